@@ -1,6 +1,6 @@
 //! Simulates the second member of a metadata target's group. The backup member runs the real code
-//! ([`skep_metadata::shipping::backup`]), with a simulated log disk and an engine in memory. Also
-//! simulates the network between the primary and the backup member.
+//! ([`skep_metadata::shipping::backup`]), with a simulated log disk and an engine in memory. The
+//! module also simulates the network between the primary and the backup member.
 //!
 //! `take_over` changes the roles of the members.
 //!
@@ -53,7 +53,8 @@ pub(crate) struct BackupProcess {
     inbox: Vec<Event>,
     is_scheduled: bool,
     /// Whether the member may take over, because it has every record that both members had
-    /// appended. After a power loss, it must first receive all records up to `catches_up_at`.
+    /// appended. After a power loss, the member must first receive all records up to
+    /// `catches_up_at`.
     pub(crate) is_caught_up: bool,
     pub(crate) catches_up_at: Lsn,
     /// Requests to the backup member that have no reply yet. The key is a connection id, which the
@@ -403,8 +404,8 @@ impl World {
         }
     }
 
-    /// Implements planted bugs. When the primary has synced its log up to `lsn`, it wrongly assumes
-    /// that the backup member has synced the same records.
+    /// Implements planted bugs. When the primary has synced its log up to `lsn`, the primary
+    /// wrongly assumes that the backup member has synced the same records.
     pub(crate) fn plant_at_sync(&mut self, index: usize, lsn: Lsn) {
         let process = &mut self.targets[index];
         match self.knobs.plant {

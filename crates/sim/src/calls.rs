@@ -1,8 +1,8 @@
 //! Calls between processes. Delivers the requests over the simulated network, lets storage targets
 //! execute them, and delivers the replies.
 //!
-//! Owns the check that storage targets refuse fenced clients, and the check that they refuse
-//! deposed primaries. The module `target` executes the requests of metadata targets.
+//! This module also checks that storage targets refuse requests of fenced clients and of deposed
+//! primaries. The module `target` executes the requests of metadata targets.
 
 use crate::knobs::PlantedBug;
 use crate::network::{Node, Purpose, closes, is_final};
@@ -22,7 +22,8 @@ fn names_start(message: u16) -> bool {
 }
 
 impl World {
-    /// Returns the process that serves a group, the id of this process, and whether it runs.
+    /// Returns the process that serves a group, the id of this process, and whether the process
+    /// runs.
     fn server(&self, group: GroupId) -> (Node, u64, bool) {
         let index = group.raw() as usize - 1;
         match index.checked_sub(self.targets.len()) {
@@ -100,7 +101,7 @@ impl World {
             Node::Target(index) => self.targets[index].epoch,
             Node::Storage(_) => epoch_of(header.sender_group),
             // A client sends the start number that it received from the target when it opened the
-            // session or last compared its changes. Real clients also name it in syncs.
+            // session or last compared its changes. Real clients also name this number in syncs.
             Node::Client(client) if names_start(header.message) => {
                 Epoch::new(self.start_of(client, header.session))
             }
@@ -331,7 +332,7 @@ impl World {
             self.after(pause, SimEvent::Break { connection });
         }
         // The connections that the node itself opened break immediately, because no process waits
-        // for their replies any more.
+        // for their replies.
         for connection in self.network.open_connections(node, false) {
             if self.network.connections.get(&connection).is_some_and(|it| it.caller.0 == node) {
                 let is_late = self.random.percent(30);

@@ -1,4 +1,5 @@
-//! Decodes the changes of a batch from its log record, and compares them with the reference model.
+//! Decodes the changes of a batch from its log record, and compares these changes with the
+//! reference model.
 
 use crate::model::{Inode, Model};
 use skep_format::metadata::{
@@ -17,7 +18,7 @@ pub(crate) struct Changes {
     pub(crate) slots: Vec<(SessionId, u32, SlotRecord)>,
     pub(crate) slots_gone: Vec<(SessionId, u32)>,
     pub(crate) sessions_ended: Vec<SessionId>,
-    /// The closes in the batch: the session, and the file that it closed.
+    /// The closes in the batch: the session, and the file that the session closed.
     pub(crate) closed: Vec<(SessionId, InodeId)>,
     pub(crate) recovered_sizes: Vec<InodeId>,
     pub(crate) inodes: BTreeMap<InodeId, Option<InodeRecord>>,
@@ -171,8 +172,7 @@ fn fits_locks(model: &Model, changes: &Changes, early: bool) -> Result<(), Strin
     Ok(())
 }
 
-/// Compares the settings of an inode with the reference model, both explicitly set and inherited
-/// ones.
+/// Compares the explicitly set and the inherited settings of an inode with the reference model.
 fn fits_settings(record: &InodeRecord, expected: &Inode) -> Result<(), String> {
     let attributes = &record.attributes;
     let inode = attributes.inode;
@@ -202,8 +202,8 @@ pub(crate) fn fits(
     fits_names(model, changes, map)?;
     fits_locks(model, changes, early)?;
     for (inode, name, value) in &changes.xattrs {
-        // A removed inode is not in the model. Its attributes need no check, because the target
-        // deletes them together with the inode.
+        // A removed inode is not in the model. The attributes of a removed inode need no check,
+        // because the target deletes the attributes together with the inode.
         let expected = model.inodes.get(inode).map(|it| it.xattrs.get(name));
         if expected.is_some_and(|it| it != value.as_ref()) {
             let name = name.escape_ascii();
@@ -211,8 +211,8 @@ pub(crate) fn fits(
         }
     }
     for (inode, part, bytes) in &changes.inline {
-        // A removed inode is not in the model. Its inline bytes need no check, because the target
-        // deletes them together with the inode.
+        // A removed inode is not in the model. The inline bytes of a removed inode need no check,
+        // because the target deletes these bytes together with the inode.
         let expected = model.inodes.get(inode).map(|it| it.inline_part(*part));
         if expected.is_some_and(|it| it != bytes) {
             let (found, right) = (bytes.len(), expected.map(<[u8]>::len));

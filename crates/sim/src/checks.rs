@@ -26,8 +26,8 @@ pub(crate) struct StoredState {
     opens: BTreeMap<InodeId, OpenCounts>,
     session_opens: Vec<(SessionId, InodeId, OpenCounts)>,
     locks: BTreeMap<LockOwner, FileLocksRecord>,
-    /// The locks in the memory of the targets. These must equal the locks in the stores, which are
-    /// in `locks`.
+    /// The locks in the memory of the targets. The locks in memory must equal the locks in the
+    /// stores, which are in `locks`.
     held: BTreeMap<LockOwner, Vec<LockedRange>>,
     sessions: BTreeSet<SessionId>,
     slots: BTreeSet<SessionId>,
@@ -173,8 +173,8 @@ impl StoredState {
     }
 
     /// Verifies that the kind of each entry equals the kind of its inode, and that link counts and
-    /// directory sizes match the entries. Also verifies that an inode without a name is open, and
-    /// that no record of a removed inode is left.
+    /// directory sizes match the entries. The method also verifies that an inode without a name is
+    /// open, and that no record of a removed inode is left.
     pub(crate) fn check_counts(&self) -> Result<(), String> {
         let mut names: BTreeMap<InodeId, u32> = BTreeMap::new();
         for (directory, entries) in &self.entries {
@@ -232,7 +232,7 @@ impl StoredState {
         let is_written =
             |inode: &InodeId| self.opens.get(inode).is_some_and(|opens| opens.writers > 0);
         // Ignore a truncation that a power loss of storage has undone, because the target repeats
-        // it only after the writers have closed the file.
+        // such a truncation only after the writers have closed the file.
         if let Some((inode, target)) = self.truncations.iter().find(|(it, _)| !is_written(it)) {
             return Err(format!("unfinished work: truncation of {inode} on target {target}"));
         }
@@ -318,10 +318,11 @@ impl StoredState {
     }
 
     /// Verifies the sizes of files that were never truncated and that no client has open for
-    /// writing. Such a file must be at least as long as its chunk files require. Otherwise size
-    /// recovery has lost writes of an ended session. Skips the files in `unsure`: a client has
-    /// written these files after it lost its session, or has abandoned a truncation. Also skips all
-    /// files if a power loss may have lost the opens of writers.
+    /// writing. Such a file must be at least as long as its chunk files require. If a file is
+    /// shorter, size recovery has lost writes of an ended session. The method skips the files in
+    /// `unsure`: a client has written these files after it lost its session, or has abandoned a
+    /// truncation. The method also skips all files if a power loss may have lost the opens of
+    /// writers.
     pub(crate) fn check_sizes(&self, world: &World) -> Result<(), String> {
         for (inode, record) in self.files().filter(|file| self.has_certain_size(world, *file)) {
             let end = World::chunk_size(&world.storages, world.targets.len(), record);
@@ -333,7 +334,8 @@ impl StoredState {
         Ok(())
     }
 
-    /// Returns the number of files that [`Self::check_sizes`] checks, and the number that it skips.
+    /// Returns the number of files that [`Self::check_sizes`] checks, and the number of files that
+    /// [`Self::check_sizes`] skips.
     pub(crate) fn judged_sizes(&self, world: &World) -> Judged {
         let mut judged = Judged::default();
         self.files().for_each(|file| judged.count(self.has_certain_size(world, file)));

@@ -1,6 +1,6 @@
-//! A simulated client: its process, sessions and open files. It uses sessions, slots and sequences
-//! exactly like a real client (`crates/client`). Each task of the client runs one operation at a
-//! time (`tasks`).
+//! A simulated client: its process, sessions and open files. The simulated client uses sessions,
+//! slots and sequences exactly like a real client (`crates/client`). Each task of the client runs
+//! one operation at a time (`tasks`).
 
 mod tasks;
 
@@ -70,7 +70,7 @@ pub(crate) struct Handle {
     /// Handle number, unique within the client.
     pub(crate) id: u64,
     pub(crate) inode: InodeId,
-    /// The state of the file. All handles of the client for this file share it.
+    /// The state of the file. All handles of the client for this file share this state.
     pub(crate) state: Arc<InodeState>,
     pub(crate) mode: md::OpenMode,
     pub(crate) session: SessionId,
@@ -218,7 +218,8 @@ impl World {
         self.after(self.knobs.lease / 3, SimEvent::KeepAlive { client, life });
     }
 
-    /// Kills a client without a message to any server. Its sessions end when their leases expire.
+    /// Kills a client without a message to any server. The sessions of the client end when their
+    /// leases expire.
     pub(crate) fn kill_client(&mut self, client: usize) {
         let process = &mut self.clients[client];
         if !process.is_running {
@@ -265,7 +266,8 @@ impl World {
         self.clients[client].sessions.clear();
         self.clients[client].handles.clear();
         self.clients[client].files.clear();
-        // Mark the client as stopped, so that management receives no heartbeats from it any more.
+        // Mark the client as stopped, so that management receives no further heartbeats from the
+        // client.
         self.clients[client].is_running = false;
     }
 
@@ -301,7 +303,7 @@ impl World {
         self.call(Node::Client(client), group, header, body, Purpose::Session(group, session));
     }
 
-    /// Replaces a lost session of a group by a new one.
+    /// Replaces a lost session of a group by a new session.
     pub(crate) fn replace_session(
         &mut self,
         client: usize,

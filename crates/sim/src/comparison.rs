@@ -1,10 +1,10 @@
 //! A client's comparison of its acknowledged changes with the slots of a target that has started
 //! again.
 //!
-//! Owns the client's part of the comparison, as `crates/client/src/session/compare_slots.rs` does,
-//! and the check that a target executes no change before the comparison. The witness checks whether
-//! the slots show exactly the changes that a power loss has reverted. The module `replay` has the
-//! changes that a client keeps.
+//! This module is responsible for the client's part of the comparison, as
+//! `crates/client/src/session/compare_slots.rs` does, and the check that a target executes no
+//! change before the comparison. The witness checks whether the slots show exactly the changes that
+//! a power loss has reverted. The module `replay` has the changes that a client keeps.
 
 use crate::network::{Node, Purpose};
 use crate::world::{World, message};
@@ -27,7 +27,7 @@ impl World {
         call.connection = None;
         let (group, session) = (call.group, call.header.session);
         if let Node::Client(client) = caller {
-            // The client has replaced the session, so it cannot compare its changes any more.
+            // The client has replaced the session, so the client can no longer compare its changes.
             if self.clients[client].sessions.values().all(|it| it.id != session) {
                 let what = "another session replaces it";
                 return self.finish_call(tag, Err(Error::new(ErrorCode::StaleSession, what)));

@@ -2,9 +2,9 @@
 //! bytes that were not synced.
 //!
 //! # State after a power loss
-//! A power loss keeps all bytes that a finished sync covered. Of the other bytes, it keeps a random
-//! set of 512-byte sectors. In place of a lost sector, the segment contains zeros, or it ends
-//! before this sector. A kill of the process loses no bytes.
+//! A power loss keeps all bytes that a finished sync covered. Of the other bytes, the disk keeps a
+//! random set of 512-byte sectors. In place of a lost sector, the segment contains zeros, or the
+//! segment ends before this sector. A kill of the process loses no bytes.
 
 use crate::random::Random;
 use skep_format::log::{
@@ -33,8 +33,8 @@ pub(crate) struct LogDisk {
     owner: LogOwner,
     segments: Vec<Segment>,
     segment_bytes: usize,
-    /// LSN of the last record that the caller of [`Self::trim`] no longer needs. The caller
-    /// needs no earlier record either.
+    /// LSN of the last record that the caller of [`Self::trim`] no longer needs. The caller also
+    /// needs no earlier record.
     not_needed: Lsn,
     /// Maximum number of bytes that the log keeps in segments without a needed record.
     kept_bytes: usize,
@@ -86,7 +86,7 @@ impl LogDisk {
     }
 
     /// Removes the segments that contain no record after `lsn`, except segments that the log keeps.
-    /// Never removes the last segment.
+    /// The method never removes the last segment.
     pub(crate) fn trim(&mut self, lsn: Lsn) {
         self.not_needed = self.not_needed.max(lsn);
         self.remove_old();
@@ -107,9 +107,9 @@ impl LogDisk {
         }
     }
 
-    /// Reads the records from `first` to `last` back, at most `most` of them. Returns the LSN of
-    /// the log's first record, the records, and the number of bytes after them. Returns no records
-    /// if the log begins after `first`.
+    /// Reads the records from `first` to `last`, but at most `most` records. Returns the LSN of the
+    /// log's first record, the records, and the number of bytes after these records. Returns no
+    /// records if the log begins after `first`.
     pub(crate) fn read_back(&self, first: Lsn, last: Lsn, most: usize) -> (Lsn, Vec<Record>, u64) {
         let begins = self.segments.first().map(|it| it.first).unwrap_or_default();
         let read = |it: &Segment| complete_records(self.owner, it.first, &it.bytes).records;

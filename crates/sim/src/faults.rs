@@ -1,7 +1,7 @@
 //! The faults of a run: ends of processes, broken connections, partitions, evictions, full disks,
 //! restarts of management, and changes of the cluster map.
 //!
-//! This module chooses the faults. The modules of the processes carry them out.
+//! This module chooses the faults. The modules of the processes execute the faults.
 
 use crate::network::Node;
 use crate::world::{Phase, SimEvent, World};

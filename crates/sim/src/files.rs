@@ -1,18 +1,18 @@
 //! The files in the memory of a simulated client. For each file, the client keeps the state that a
 //! mount keeps ([`skep_client::InodeState`]), and calls the functions of this state as the mount
-//! does: for opens, closes, attributes in replies, writes, truncations and reports. So the size
-//! that a simulated client knows is the size that a mount knows after the same events.
-//! `known_sizes` checks these sizes.
+//! does: for opens, closes, attributes in replies, writes, truncations and reports. So a simulated
+//! client and a mount have the same size of a file after the same events. `known_sizes` checks
+//! these sizes.
 //!
 //! # Differences from a mount
 //! - Where the mount lets a write or a truncation wait for another operation of the same mount, the
 //!   simulated client does not begin the operation.
 //! - The client neither reports its writes before it acknowledges a notification, nor before it
 //!   truncates a file.
-//! - The mount repeats a write to a shared file if another client has truncated the file meanwhile.
-//!   The simulated client abandons the write.
-//! - A client that has lost its session forgets its files, as it drops its handles. The mount opens
-//!   the files again.
+//! - The mount repeats a write to a shared file if another client has truncated the file during the
+//!   write. The simulated client abandons the write.
+//! - A client that has lost its session drops its handles and forgets its files. A mount opens the
+//!   files again.
 //! - The client never syncs a file. So a closed file with writes stays in its memory.
 
 use crate::client::Handle;
@@ -47,7 +47,7 @@ pub(crate) struct KnownFile {
     /// Number of losses of log records (`Witness::losses`) when the client created the state.
     pub(crate) losses: u64,
     /// The furthest write in the newest truncate generation that the client has acknowledged while
-    /// the file was not shared. Only the checker uses it.
+    /// the file was not shared. Only the checker uses this field.
     pub(crate) written: Option<AcknowledgedWrite>,
     /// Whether the client truncated the file by a request that it had sent before it had this state
     /// of the file. The order of this truncation and the client's writes is then not known.
@@ -73,7 +73,7 @@ impl Files {
         self.changed.len()
     }
 
-    /// Whether the list of changed files got this file since it had `before` changes.
+    /// Whether the list of changed files received this file after its first `before` changes.
     pub(crate) fn has_changed_since(&self, before: usize, inode: InodeId) -> bool {
         self.changed.get(before..).is_some_and(|changed| changed.contains(&inode))
     }
@@ -133,7 +133,8 @@ impl Files {
     }
 
     /// Records the reply to a truncation by this client that did not claim the present state of the
-    /// file, because the client had no state of the file, or another one, when it sent the request.
+    /// file, because the client had no state of the file, or another state, when it sent the
+    /// request.
     fn truncated_unclaimed(&mut self, attributes: &Attributes, now: Duration) {
         if let Some(file) = self.known.get_mut(&attributes.inode) {
             file.has_unclaimed_truncation = true;
@@ -329,7 +330,7 @@ impl World {
     }
 
     /// Returns the report of a write to a shared file. `None` means that another client has
-    /// truncated the file meanwhile.
+    /// truncated the file during the write.
     fn report_shared(&self, write: ChunkWrite) -> Option<(Op, FileChange)> {
         let report = write.writing.report_with(&write.range);
         if report.extent.truncate_generation != write.generation {

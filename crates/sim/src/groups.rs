@@ -27,10 +27,10 @@
 //! # Checks
 //! - After a primary has replied to a client, no primary of an earlier term replies.
 //! - A member that becomes the primary has every change about which a client has got a reply, and
-//!   no records of another log. Exception: if all serving members have lost power at one time, the
-//!   new primary needs only the changes with a durable reply. The exception does not apply if only
-//!   the new primary has lost power, even if it serves alone now: at the time of the power loss,
-//!   another member may have served.
+//!   no records of another log. There is one exception: if all serving members have lost power at
+//!   one time, the new primary needs only the changes with a durable reply. The exception does not
+//!   apply if only the new primary has lost power, even if this primary serves alone afterwards: at
+//!   the time of the power loss, another member may have served.
 //! - All replies are linearizable, and each operation takes effect once (`crate::witness`). The
 //!   checks also cover opens and file locks, because a take-over must not lose any of these.
 //! - When a client receives the reply to an open of a shared file, each other client that has the
@@ -40,8 +40,8 @@
 //! - Two published maps with one version are equal, and no later version shows an earlier epoch.
 //! - After the faults, all members serve again.
 //!
-//! Not simulated: other groups, storage targets with data, sessions that end. A process that does
-//! not reach management starts with the newest map that it has stored.
+//! The simulation does not cover other groups, storage targets with data, and sessions that end. A
+//! process that does not reach management starts with the newest map that it has stored.
 
 mod actions;
 mod authority;

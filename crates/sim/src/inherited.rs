@@ -1,7 +1,7 @@
-//! The part of the reference model for access control lists, permissions and stripe patterns. It
-//! defines the values that a new inode inherits from its directory. It also defines how a change of
-//! one of these values changes the other values. The model calculates lists and patterns with
-//! functions of the real code, but decides independently when to call them.
+//! The part of the reference model for access control lists, permissions and stripe patterns. The
+//! model defines the values that a new inode inherits from its directory, and how a change of one
+//! value changes the other values. The model calculates lists and patterns with functions of the
+//! real code, but decides independently when to call these functions.
 
 use crate::model::Inode;
 use skep_cluster::patterns;
@@ -114,7 +114,7 @@ impl Inode {
     }
 
     /// Gives a new file the pattern of its first creation, which a replay repeats. The default
-    /// pattern of the directory may have changed since.
+    /// pattern of the directory may have changed after the first attempt.
     pub(crate) fn repeat_pattern(&mut self, first: &StripePattern) {
         self.pattern = Some(Arc::new(without_choice(first)));
     }

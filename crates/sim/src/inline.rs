@@ -1,11 +1,11 @@
 //! Clients that write, read and sync inline bytes, the first bytes of files that metadata targets
 //! store with the inodes.
 //!
-//! Checks replies that the witness does not check. If a target reports a write as durable, no power
-//! loss may revert it any more. If a target reports a write as lost, the write must have been lost.
-//! The same holds for the end of an inline component. After the reply, the client drops the marks
-//! of these changes, as a real client does. A target remembers only its newest starts. So it may
-//! also report a change as lost if it executed the change before these starts.
+//! Checks replies that the witness does not check. No power loss may revert a write that a target
+//! has reported as durable. If a target reports a write as lost, the write must have been lost. The
+//! same holds for the end of an inline component. After the reply, the client drops the marks of
+//! these changes, as a real client does. A target remembers only its newest starts. So the target
+//! may also report a change as lost if the target executed the change before these starts.
 
 use crate::operation::Op;
 use crate::witness::InstanceId;

@@ -1,5 +1,5 @@
-//! The inodes of the reference model. A copy of the model is cheap: copies share all inodes until
-//! one of them changes. The checker copies the model for each record of a log.
+//! The inodes of the reference model. A copy of the model is cheap: copies share each inode until a
+//! copy changes the inode. The checker copies the model for each record of a log.
 
 use crate::model::Inode;
 use skep_types::InodeId;

@@ -1,7 +1,7 @@
 //! Counts the cases that a checker could not check. Tests limit the share of these cases, because a
 //! checker that checks too few cases finds no bug.
 
-/// Number of cases that a checker has seen, and number of cases that it has skipped.
+/// Number of cases that a checker has received, and number of cases that the checker has skipped.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Judged {
     /// Number of all cases.
@@ -23,8 +23,8 @@ impl Judged {
         Self { seen: self.seen + other.seen, skipped: self.skipped + other.skipped }
     }
 
-    /// Whether the checker skipped at most `percent` % of the cases. If there are fewer than 100
-    /// cases, it may skip `percent` cases.
+    /// Whether the checker skipped at most `percent` % of the cases. With fewer than 100 cases, a
+    /// checker may skip `percent` cases.
     pub fn is_within(self, percent: u64) -> bool {
         self.skipped * 100 <= self.seen.max(100) * percent
     }

@@ -54,7 +54,7 @@ pub enum PlantedBug {
     /// A client that lost both its session and a reply repeats the request, without asking for the
     /// outcome of the first attempt.
     RepeatBlindly,
-    /// A starting target forgets which inode numbers it has assigned.
+    /// A starting target forgets the inode numbers that it has assigned.
     ReuseNumbers,
     /// A primary assumes that all members have appended a record as soon as it has appended the
     /// record itself.
@@ -65,8 +65,8 @@ pub enum PlantedBug {
     /// A primary writes a record to its store as soon as it has synced the record itself, even if
     /// the backup member has not synced it.
     StoreAheadOfSafe,
-    /// A starting target forgets its earlier starts. So it assigns file versions a second time
-    /// after a power loss has reverted them.
+    /// A starting target forgets its earlier starts. So the target assigns file versions a second
+    /// time after a power loss has reverted these versions.
     ForgetStarts,
     /// In each log record, a backup member writes the LSN of the primary's last synced record
     /// instead of the LSN of its own last synced record.
@@ -87,8 +87,8 @@ pub enum PlantedBug {
     IgnoreNotifications,
     /// Storage targets execute writes of clients that management has removed from the cluster map.
     WriteForEvicted,
-    /// Storage targets check the sender of a write only when the write arrives. They do not check
-    /// the sender again after the write has waited.
+    /// Storage targets check the sender of a write only when the write arrives. Storage targets do
+    /// not check the sender again after the write has waited.
     CheckBeforeWait,
     /// Storage targets report all chunk files as empty.
     HideSizes,
@@ -106,7 +106,7 @@ pub enum PlantedBug {
     /// checked which earlier changes the target has lost.
     SkipComparison,
     /// After a power loss, a target executes new changes before its clients have replayed the lost
-    /// ones.
+    /// changes.
     SkipReplayWindow,
     /// A target creates a replayed inode with another id.
     ReplayWithNewId,
@@ -115,7 +115,7 @@ pub enum PlantedBug {
     /// Clients drop acknowledged changes from their lists before the changes are durable.
     DropKeptChanges,
     /// Clients ignore the truncate generation of attributes with a lower size. So a truncation by
-    /// another client does not lower the size that a client knows.
+    /// another client does not lower the size that a client has.
     IgnoreTruncations,
 }
 
@@ -220,7 +220,7 @@ pub struct Knobs {
     pub faults: Faults,
     /// Approximate time between two faults.
     pub mean_fault_pause: Duration,
-    /// The planted bug, if there is one.
+    /// The planted bug, if the run has a planted bug.
     pub plant: Option<PlantedBug>,
 }
 
@@ -272,7 +272,7 @@ impl Knobs {
                 scan_page: random.within(1, 4) as usize,
                 settle_after: random.micros(100_000, 1_500_000),
                 // The model of management decides about a take-over at the moment when a process
-                // ends (`take_over`). So no backup member may ask for a take-over itself.
+                // ends (`take_over`). So no backup member may ask for a take-over by itself.
                 members: skep_metadata::limits::MemberLimits {
                     leases: Some(LeaseTimes {
                         lease: Duration::from_secs(2),

@@ -1,11 +1,11 @@
-//! The checker of the sizes that clients know. A mount answers some questions about the size of an
-//! open file from its memory (`data::size` and `attributes::stat` of the client). The simulated
-//! clients keep the same state (`files`), and this checker compares its size with the reference
-//! model:
+//! The checker of the file sizes in the memory of clients. A mount answers some questions about the
+//! size of an open file from its memory (`data::size` and `attributes::stat` of the client). The
+//! simulated clients keep the same state (`files`), and this checker compares its size with the
+//! reference model:
 //! - If a client alone has the file open for writing, the mount answers reads, appends and the
 //!   kernel's checks of its pages without a request. So at every moment, the size must be the size
 //!   of the file in the reference model, or the end of the furthest write of this client if that
-//!   end is larger. The checker compares them before each operation of the client.
+//!   end is larger. The checker compares these sizes before each operation of the client.
 //! - If the file is shared, the mount requests the attributes before each use of the size. After
 //!   each reply with attributes, the size in the memory must be the size that the rule above
 //!   requires at some moment between the request and the reply.
@@ -18,7 +18,7 @@
 //! # Not checked
 //! - Files that a client has open only for reading, unless they are shared. A target does not
 //!   notify such a client of a truncation by name. The mount detects a lower size when storage
-//!   lacks bytes (`data::holes`), and a higher one after a second (1.2).
+//!   lacks bytes (`data::holes`), and a higher size after a second (1.2).
 //! - Moments at which an operation of the client itself changes the size, since both the old and
 //!   the new size are right then.
 //! - Files that the client had in its memory when a target lost log records, until the client has
@@ -27,8 +27,9 @@
 //! - Opens that have ended at the target together with the session, while the client does not know
 //!   of the end yet.
 //! - Files that the client has truncated by a request from before it had a state of the file.
-//! - That the size of a shared file includes the writes of other clients from before it was shared
-//!   (2.4): the simulated client does not report them before it acknowledges the notification.
+//! - That the size of a shared file includes the writes of other clients from before the file was
+//!   shared (2.4): the simulated client does not report these writes before it acknowledges the
+//!   notification.
 //! - Times, and the pages in the kernel's cache.
 
 use crate::files::AcknowledgedWrite;
@@ -47,7 +48,7 @@ pub(crate) struct ModelSize {
 }
 
 impl ModelSize {
-    /// Returns the size that a client must know if the file has this size in the reference model.
+    /// Returns the size that a client must have if the file has this size in the reference model.
     /// `written` is the furthest write of the client (`KnownFile::written`).
     fn with_own_write(self, written: Option<AcknowledgedWrite>) -> u64 {
         let written = written.filter(|it| it.truncate_generation == self.truncate_generation);
@@ -61,8 +62,8 @@ fn may_change_size(op: &Op) -> bool {
         || matches!(op, Op::WriteInline(_) | Op::ReportWritten(_) | Op::Close(_))
 }
 
-/// Whether the client records the attributes in each successful reply to the operation. It records
-/// the attributes in the reply to a close or to an inline write only in some cases.
+/// Whether the client records the attributes in each successful reply to the operation. The client
+/// records the attributes in the reply to a close or to an inline write only in some cases.
 fn shows_size(op: &Op) -> bool {
     matches!(
         op,
@@ -100,7 +101,7 @@ impl World {
     }
 
     /// Returns the size in the reference model of a file that a client alone has open for writing.
-    /// `None` means that the size in the memory of the client may be another one.
+    /// `None` means that the memory of the client may have another size.
     fn size_alone(&self, client: usize, inode: InodeId) -> Option<ModelSize> {
         let process = &self.clients[client];
         let mut changes = process.tasks.iter().filter_map(|it| it.current.as_ref());
@@ -122,7 +123,7 @@ impl World {
             .then_some(ModelSize { truncate_generation: file.truncate_generation, size: file.size })
     }
 
-    /// Whether the checker can judge the size that a client knows.
+    /// Whether the checker can judge the size in the memory of a client.
     fn is_judged(&self, client: usize, inode: InodeId) -> bool {
         let file = self.clients[client].files.get(inode);
         !self.witness.is_blind

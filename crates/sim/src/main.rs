@@ -125,7 +125,7 @@ fn run_seeds(
     Runs { runs, failures, seconds: start.elapsed().as_secs_f64() }
 }
 
-/// Runs seeds of the simulation of a cluster. Returns whether they passed.
+/// Runs seeds of the simulation of a cluster. Returns whether all runs passed.
 fn run_clusters(arguments: &Arguments, signals: &Signals) -> bool {
     let Ok(plant) = plant_of(arguments, &PlantedBug::ALL) else { return false };
     let (mut commits, mut faults, mut blind) = (0, 0, 0_u64);
@@ -170,7 +170,7 @@ fn run_clusters(arguments: &Arguments, signals: &Signals) -> bool {
     failures == 0 && is_judged
 }
 
-/// Runs seeds of the simulation of one metadata group. Returns whether they passed.
+/// Runs seeds of the simulation of one metadata group. Returns whether all runs passed.
 fn run_groups(arguments: &Arguments, signals: &Signals) -> bool {
     let Ok(plant) = plant_of(arguments, &GroupBug::ALL) else { return false };
     let (mut commits, mut faults, mut take_overs, mut copies, mut events) = (0, 0, 0, 0, 0);

@@ -1,8 +1,8 @@
 //! Management in the simulation: the cluster map, the registration and the removal of clients, and
 //! restarts of management.
 //!
-//! The real state machine of management (`skep_cluster`) does not run here. The state of the
-//! simulated management is durable, so a restart only delays its new maps.
+//! The real state machine of management (`skep_cluster`) does not run in this simulation. The state
+//! of the simulated management is durable, so a restart only delays its new maps.
 
 use crate::knobs::Knobs;
 use crate::network::Node;
@@ -58,7 +58,7 @@ impl World {
         self.publish(map);
     }
 
-    /// Publishes a new cluster map. Each server receives the map after a random delay of its own.
+    /// Publishes a new cluster map. Each server receives the map after a separate random delay.
     pub(crate) fn publish(&mut self, mut map: ClusterMap) {
         map.version = MapVersion::new(map.version.raw() + 1);
         self.map = Arc::new(map);

@@ -1,6 +1,6 @@
 //! The reference model: a whole namespace in memory. The witness applies one operation after
-//! another to it. The model is the only definition of the effect of each operation. It does not
-//! model targets, transactions or messages in flight.
+//! another to the model. The model is the only definition of the effect of each operation. The
+//! model does not contain targets, transactions or messages in flight.
 
 mod inline;
 mod locks;
@@ -229,7 +229,7 @@ impl Model {
     /// Truncates or extends a file to `size`. `generation` is the truncate generation in the reply.
     ///
     /// # Errors
-    /// Describes a generation that cannot follow the last one of the file.
+    /// Describes a generation that cannot follow the last generation of the file.
     fn truncate(&mut self, inode: InodeId, size: u64, generation: u64) -> Result<(), String> {
         let inode = self.inode_mut(inode)?;
         let last = inode.truncate_generation;
@@ -399,8 +399,8 @@ impl Model {
         Ok(())
     }
 
-    /// Removes opens of a session from a file. If this was the last close of an unlinked file,
-    /// removes the file.
+    /// Removes opens of a session from a file. Removes the file if this close was the last close of
+    /// an unlinked file.
     ///
     /// # Errors
     /// Fails if the session has fewer opens of the file than the call removes.
@@ -446,7 +446,7 @@ fn is_acl(name: &[u8]) -> bool {
 
 /// Whether the next truncation of a file can have the truncate generation `generation`. `last` is
 /// the generation of its last truncation. Within a start of the target, generations are numbered
-/// one by one. The first one in a later start has only zeros in its 40 low bits.
+/// one by one. The first generation in a later start has only zeros in its 40 low bits.
 pub(crate) fn is_next_generation(last: u64, generation: u64) -> bool {
     generation == last + 1 || (generation > last && generation.trailing_zeros() >= 40)
 }

@@ -2,9 +2,10 @@
 //! (docs/design/0009-first-bytes-in-metadata.md, "Moving the bytes").
 //!
 //! A simulated storage target has no file contents. At the offset of the inline bytes in a chunk
-//! file, it records the checksum of the copy that a client has written there. When a metadata
-//! target has replied that it has removed inline bytes, storage must have the copy of the same
-//! bytes, or later writes, on its device. Does not check the bytes of later writes.
+//! file, the target records the checksum of the copy that a client has written at this offset. When
+//! a metadata target has replied that it has removed inline bytes, storage must have the copy of
+//! the same bytes, or newer writes, on its device. This module does not check the bytes of later
+//! writes.
 //!
 //! After each open of a file, its pattern must not be older than a pattern that an earlier open has
 //! shown.
@@ -76,7 +77,7 @@ impl World {
     /// Begins to move the inline bytes of an open file. Returns `false` if the file cannot move. A
     /// real client reads the bytes, and delays its own writes until the end of the move. The
     /// simulated client takes the bytes from the reference, and does not stop its inline writes, so
-    /// that the target must detect them.
+    /// that the target must detect these writes.
     pub(crate) fn move_inline(&mut self, client: usize, task: usize, index: usize) -> bool {
         let handle = self.clients[client].handles[index].clone();
         let (inode, pattern) = (handle.inode, handle.pattern.as_ref());
@@ -147,8 +148,8 @@ impl World {
         let place = self.inline_ended(client, inode);
         let Some(group) = place.filter(|_| !self.witness.is_blind) else { return };
         // An empty component needs no copy. Storage may still have an earlier copy, if a power loss
-        // of a metadata target has reverted the size of the file since. A real client ends the
-        // component only of a file to which it has never written.
+        // of a metadata target has reverted the size of the file after that copy. A real client
+        // ends the component only of a file to which it has never written.
         let is_empty = removal.checksum == crc32c(&[]);
         if is_empty || !self.witness.model.inodes.contains_key(&inode) {
             return;
@@ -165,8 +166,8 @@ impl World {
         }
     }
 
-    /// Checks that a file has each pattern that an open has shown to a client with an open handle,
-    /// or a newer one. An open must not show a pattern that a power loss can revert.
+    /// Checks that a file has at least the newest pattern that an open has returned to a client
+    /// with an open handle. An open must not show a pattern that a power loss can revert.
     pub(crate) fn check_shown_patterns(&mut self, inode: InodeId) {
         let model = &self.witness.model;
         let Some(file) = model.inodes.get(&inode).filter(|_| !self.witness.is_blind) else {

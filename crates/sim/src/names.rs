@@ -7,7 +7,7 @@ use skep_types::InodeId;
 use skep_types::codec::Bytes;
 use skep_wire::metadata as md;
 
-/// A random choice of names, directories and files, and the operations on them.
+/// A random choice of names, directories and files, and of operations on the chosen entries.
 pub(crate) trait Names {
     fn random(&mut self) -> &mut Random;
     fn name(&mut self) -> Bytes;

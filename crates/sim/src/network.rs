@@ -4,10 +4,11 @@
 //!
 //! # Faults
 //! Requests and replies of one connection arrive in order. A broken connection loses its replies.
-//! Its requests are either lost, or they arrive late, in addition to the retries on the next
-//! connection. During a partition between two nodes, no message between them arrives. A message
-//! that was sent during the partition may arrive after the partition has ended. This happens if its
-//! connection is still open, or if the requests of its broken connection arrive late.
+//! The requests of a broken connection are either lost, or arrive late, in addition to the retries
+//! on the next connection. During a partition between two nodes, no message between them arrives. A
+//! message that was sent during the partition may arrive after the partition has ended. A message
+//! arrives after the partition if its connection is still open, or if the requests of its broken
+//! connection arrive late.
 
 use crate::random::Random;
 use crate::waits::is_of_task;
@@ -158,8 +159,8 @@ impl Network {
         self.next
     }
 
-    /// Returns the open connection between two processes. If there is no such connection, opens
-    /// one.
+    /// Returns the open connection between two processes. Opens a connection if there is no such
+    /// connection.
     pub(crate) fn connect(
         &mut self,
         caller: (Node, u64),
@@ -219,7 +220,8 @@ impl Network {
         self.partitions.clear();
     }
 
-    /// Breaks a connection on the caller's side. Returns the calls that the caller sent on it.
+    /// Breaks a connection on the caller's side. Returns the calls that the caller sent on the
+    /// connection.
     pub(crate) fn break_connection(&mut self, number: u64, is_late: bool) -> Vec<u64> {
         let Some(connection) = self.connections.get_mut(&number).filter(|it| it.is_open) else {
             return Vec::new();

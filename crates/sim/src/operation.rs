@@ -92,8 +92,8 @@ impl Op {
         )
     }
 
-    /// Whether the operation belongs to a wait for a lock. Such an operation needs no slot, but
-    /// depends on its session.
+    /// Whether the operation belongs to a wait for a lock. An operation of a wait needs no slot,
+    /// but depends on its session.
     pub(crate) fn is_of_wait(&self) -> bool {
         matches!(self, Self::WaitLock(_) | Self::EndWait(_))
     }
@@ -138,7 +138,7 @@ impl Op {
     }
 
     /// Returns the inode that the request created, according to the reply. `None` means that the
-    /// request creates no inode, or that it found an existing one.
+    /// request creates no inode, or that the request found an existing inode.
     pub(crate) fn created(&self, reply: &[u8]) -> Option<InodeId> {
         match self {
             Self::Create(_) | Self::CreateUnnamed(_) => {

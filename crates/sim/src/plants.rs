@@ -1,7 +1,7 @@
 //! The planted bugs that forget keys at a start, change replies, or suppress calls.
 //!
-//! A test plants one bug to prove that a checker finds it. The code of the other planted bugs is in
-//! the part of the simulation that they change.
+//! A test plants one bug to prove that a checker finds it. The code of each other planted bug is in
+//! the part of the simulation that the bug changes.
 
 use crate::knobs::PlantedBug;
 use skep_format::log::Record;

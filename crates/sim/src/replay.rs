@@ -152,7 +152,8 @@ impl World {
         let (op, operation) = (current.op.clone(), current.number);
         let Some(session) = process.sessions.values_mut().find(|it| it.id == id.0) else { return };
         // Do not keep the change if the request names an earlier start of the target. The client
-        // has compared its changes since it sent the request, so it must not replay this change.
+        // has compared its changes after it sent the request, so the client must not replay this
+        // change.
         if session.start == place.0 {
             let reply = reply.to_vec();
             session.replay.kept.push(KeptChange { place, id, operation, op, reply });

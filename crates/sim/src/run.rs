@@ -1,5 +1,5 @@
 //! One run: a phase with faults, then a quiet phase, then the checks. After the checks, all targets
-//! lose power, and the run does the checks again.
+//! lose power, and the run repeats the checks.
 
 use crate::checks::StoredState;
 use crate::judged::Judged;
@@ -36,16 +36,17 @@ pub struct Report {
     pub commits: u64,
     /// Number of faults.
     pub faults: u64,
-    /// Whether the reference model became incomplete. If so, the run checked only the stores from
-    /// then on.
+    /// Whether the reference model became incomplete. With an incomplete model, the run checked
+    /// only the stores.
     pub is_blind: bool,
-    /// Number of complete listings that the checker saw, and number of listings that it skipped.
+    /// Number of complete listings that the checker received, and number of listings that the
+    /// checker skipped.
     pub listings: Judged,
-    /// Number of file sizes at the end of the run that the checker saw, and number of sizes that it
-    /// skipped.
+    /// Number of file sizes at the end of the run that the checker received, and number of sizes
+    /// that the checker skipped.
     pub sizes: Judged,
-    /// Number of sizes in the memory of clients that the checker saw, and number of sizes that it
-    /// skipped.
+    /// Number of sizes in the memory of clients that the checker received, and number of sizes that
+    /// the checker skipped.
     pub known_sizes: Judged,
     /// Simulated duration of the run.
     pub time: Duration,

@@ -1,8 +1,8 @@
-//! A simulated storage target: the set of its chunk files and their sizes. It has no file contents
-//! and no torn writes, because the metadata core does not depend on these. A power loss undoes
-//! truncations that were not synced, so that the truncated bytes appear again. The checkers report
-//! a violation if a metadata target uses the size of a chunk file in which truncated bytes have
-//! appeared again.
+//! A simulated storage target: the set of its chunk files and their sizes. A simulated storage
+//! target has no file contents and no torn writes, because the metadata core does not depend on
+//! file contents. A power loss undoes truncations that were not synced, so that the truncated bytes
+//! appear again. The checkers report a violation if a metadata target uses the size of a chunk file
+//! in which truncated bytes have appeared again.
 
 use crate::knobs::PlantedBug;
 use crate::moves::StoredFirstBytes;
@@ -45,7 +45,8 @@ pub(crate) struct StorageProcess {
     /// The generation of the newest truncation of each chunk file, according to the memory of the
     /// process.
     generations: BTreeMap<ChunkFileKey, u64>,
-    /// The newest generation in which each chunk file was ever truncated. Only the checkers use it.
+    /// The newest generation in which each chunk file was ever truncated. Only the checkers use
+    /// this map.
     pub(crate) truncated: BTreeMap<ChunkFileKey, u64>,
     /// The contents of chunk files at the offset of inline bytes.
     pub(crate) first_bytes: BTreeMap<ChunkFileKey, StoredFirstBytes>,
@@ -177,8 +178,8 @@ impl StorageProcess {
         self.generations.insert(key, generation);
         self.first_bytes.entry(key).or_default().truncate(size);
         // If writes have extended the file beyond the reappeared bytes, this truncation does not
-        // remove the reappeared bytes. This is no violation, because after a power loss any mixture
-        // of unsynced changes is possible.
+        // remove the reappeared bytes. Such bytes are no violation, because after a power loss any
+        // mixture of unsynced changes is possible.
         if self.old_tails.get(&key).is_some_and(|it| generation >= *it) {
             self.old_tails.remove(&key);
         }
@@ -229,8 +230,8 @@ impl World {
         }
     }
 
-    /// Stops a storage target for a while. Its chunk files are preserved. If the target loses
-    /// power, its unsynced truncations are undone.
+    /// Stops a storage target for a while. The stopped target keeps its chunk files. If the target
+    /// loses power, its unsynced truncations are undone.
     pub(crate) fn stop_storage(&mut self, storage: usize) {
         let process = &mut self.storages[storage];
         if !process.is_running {

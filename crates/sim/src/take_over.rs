@@ -6,15 +6,16 @@
 //! member. The other processes receive the new map with delays. The model does not include leases.
 //!
 //! # Rules of the model
-//! - A member that has lost power does not take over before it has received its lost records again.
-//!   If both members have lost power, the member with the longer log (by epoch and LSN) becomes
-//!   the primary.
-//! - The epoch rises whenever a member has lost power. Otherwise, a primary could lack some records
-//!   that its backup member has, and give their LSNs to other records of the same epoch.
-//! - If a member still has records that the group has lost, it removes them before it takes over. A
-//!   real member keeps such records, which is also correct, because no client has got a reply about
-//!   them. The simulation removes the records, because the reference model has already reverted
-//!   them.
+//! - A member that has lost power takes over only after it has received its lost records again. If
+//!   both members have lost power, the member with the longer log (by epoch and LSN) becomes the
+//!   primary.
+//! - The epoch rises whenever a member has lost power. Without a new epoch, a primary could lack
+//!   some records that its backup member has, and give their LSNs to other records of the same
+//!   epoch.
+//! - A member that still has records that the group has lost removes these records before it takes
+//!   over. A real member keeps such records, which is also correct, because no client has received
+//!   a reply about these records. The simulation removes the records, because the reference model
+//!   has already reverted their changes.
 //!
 //! # Checks
 //! - A take-over loses no change whose reply a client has received (`Witness::lose_unheld`).
@@ -58,7 +59,7 @@ struct Decision {
     /// Whether the backup member becomes the primary.
     takes_over: bool,
     /// If the backup member takes over with its records in memory, the LSN of its last synced
-    /// record. Otherwise `None`.
+    /// record. In all other cases, `None`.
     synced: Option<Lsn>,
     is_power_loss: bool,
 }
@@ -91,7 +92,7 @@ impl World {
     }
 
     /// Kills the process of a group's backup member, or lets its host lose power. The backup member
-    /// starts again later.
+    /// starts again after some time.
     pub(crate) fn end_backup(&mut self, index: usize, is_power_loss: bool) {
         let last = self.targets[index].running.as_ref().map(MetadataTarget::last_logged);
         let (Some(backup), Some(last)) = (&mut self.targets[index].backup, last) else { return };
@@ -140,7 +141,7 @@ impl World {
         }
         let was_running = backup.running.is_some();
         // Choose at random whether a running backup member takes over with its records in memory,
-        // or whether it reads its log first.
+        // or whether the member reads its log first.
         let takes_memory = was_running && !lose_both && self.random.percent(50);
         let stopped = backup.end();
         let synced = stopped.as_ref().map(|it| it.synced).filter(|_| takes_memory);

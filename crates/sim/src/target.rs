@@ -28,7 +28,7 @@ const LONGEST_CPU_WAIT: Duration = Duration::from_millis(1);
 /// The state of a stopped target: its engine, and the records of its log.
 pub(crate) type StoppedState = (MemoryEngine, Vec<Record>);
 
-/// The process of a metadata target. It may be running or stopped.
+/// The process of a metadata target. The process may be running or stopped.
 #[derive(Debug)]
 pub(crate) struct TargetProcess {
     pub(crate) life: u64,
@@ -43,7 +43,7 @@ pub(crate) struct TargetProcess {
     /// If the next start continues with the memory of a backup member, the LSN of the last synced
     /// record. `None` means that the next start reads the log.
     pub(crate) resumes_at: Option<Lsn>,
-    /// LSN of the last record that the target has synced. Used by a planted bug.
+    /// LSN of the last record that the target has synced. A planted bug uses this field.
     pub(crate) synced: Lsn,
     /// The ends of earlier logs of the group. The simulation adds an entry when a member continues
     /// without records that the other member may still have: the LSN of the last record in the

@@ -41,7 +41,7 @@ impl Trace {
         self.add(random.clone().bits());
     }
 
-    /// Adds an event to the hash, and prints it.
+    /// Adds an event to the hash, and prints the event.
     pub(crate) fn event(&mut self, time: Duration, random: &Random, event: &SimEvent) {
         self.begin(time, random);
         match event {

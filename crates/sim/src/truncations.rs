@@ -34,8 +34,8 @@ impl World {
     }
 
     /// Remembers the pending truncations that a log record contains. If the bug `TruncateTooSoon`
-    /// is planted, the target sends the requests for these truncations to storage now, before it
-    /// has synced the record.
+    /// is planted, the target sends the requests for these truncations to storage immediately,
+    /// before it has synced the record.
     pub(crate) fn note_truncations(&mut self, target: usize, lsn: Lsn, payload: &[u8]) {
         for change in Batch::from_bytes(payload).map(|it| it.mutations).unwrap_or_default() {
             let (Some(inode), Some(value)) = (truncation_of(&change.key.0), change.value) else {
@@ -61,14 +61,16 @@ impl World {
     }
 
     /// Removes the truncations whose log records a power loss of the target has reverted. The
-    /// target executes none of them, and gives their generations to no other truncation.
+    /// target executes none of these truncations, and gives their generations to no other
+    /// truncation.
     pub(crate) fn forget_truncations(&mut self, target: usize, last_kept: Lsn) {
         self.truncations.retain(|_, it| it.target != target || it.lsn <= last_kept);
     }
 
-    /// Removes the truncations of removed files. Called before a target ends. The target has
-    /// acknowledged these truncations without truncating chunk files. If a power loss reverts the
-    /// removal of a file, the target finishes the truncation after its next start.
+    /// Removes the truncations of removed files. The simulation calls this method before a target
+    /// ends. The target has acknowledged these truncations without truncating chunk files. If a
+    /// power loss reverts the removal of a file, the target finishes the truncation after its next
+    /// start.
     pub(crate) fn forget_truncations_of_removed(&mut self) {
         let inodes = &self.witness.model.inodes;
         self.truncations.retain(|(inode, _), _| inodes.contains_key(inode));

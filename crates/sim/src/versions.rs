@@ -30,7 +30,7 @@ impl Versions {
     ///
     /// # Errors
     /// Describes the wrong version: either a target has assigned this version to two states of a
-    /// file, or the version is lower than an earlier one.
+    /// file, or the version is lower than an earlier version.
     pub(crate) fn check(&mut self, attributes: &Attributes, oldest: u64) -> Result<(), String> {
         let (inode, version) = (attributes.inode, attributes.change_counter);
         if version < oldest {

@@ -15,7 +15,7 @@ use skep_types::codec::Codec;
 use skep_wire::file_locks::{EndWait, LockRequest, SetLock, SetLockReply, WaitLock, WaitLockReply};
 
 impl World {
-    /// Returns the next operation of a task that has requested a lock and has not got it yet.
+    /// Returns the next operation of a task that has requested a lock and still waits for the lock.
     pub(crate) fn next_of_wait(&mut self, op: &Op, session: SessionId, reply: &[u8]) -> Option<Op> {
         match op {
             Op::SetLock(SetLock { lock, wait }) if *wait != 0 => {

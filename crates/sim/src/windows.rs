@@ -23,7 +23,7 @@ pub(crate) struct Window {
     /// Whether the two names of a rename referred to the same file at any moment.
     were_same: bool,
     /// For a listing: the entries that existed during the whole window, and the entries that
-    /// existed at any moment of it.
+    /// existed at any moment of the window.
     pub(crate) always: BTreeMap<Vec<u8>, InodeId>,
     pub(crate) ever: BTreeSet<(Vec<u8>, InodeId)>,
     /// For an open: the sizes and inline bytes that the file had at any one moment.
@@ -41,8 +41,8 @@ pub(crate) struct Window {
     /// state of this primary is older than the reference model, which has the changes of the
     /// successor.
     pub(crate) is_of_former_primary: bool,
-    /// Oldest version of the inode that the reply may show. This is the newest version that any
-    /// client had received when this client sent the request.
+    /// Oldest version of the inode that the reply may show. The oldest version is the newest
+    /// version that any client had received when this client sent the request.
     pub(crate) oldest_version: u64,
 }
 
@@ -209,8 +209,8 @@ fn is_right_at_two_moments(window: &Window, answer: &Result<Summary, ErrorCode>)
             let is_directory =
                 |state: &NameState| matches!(state, NameState::Taken { is_directory: true, .. });
             let states = || window.states.iter();
-            // Each of the two entries existed at some moment. At least one of them was a directory,
-            // which may have been an ancestor of the other entry.
+            // Each of the two entries existed at some moment. At least one of the two entries was a
+            // directory, which may have been an ancestor of the other entry.
             let has_both = states().any(|(from, _)| is_there(from))
                 && states().any(|(_, to)| is_there(to))
                 && states().any(|(from, to)| is_directory(from) || is_directory(to));

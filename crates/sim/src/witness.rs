@@ -1,5 +1,5 @@
-//! The checker of a running cluster. It verifies that no acknowledged operation is lost or executed
-//! twice, and that every reply is correct.
+//! The checker of a running cluster. The witness verifies that no acknowledged operation is lost or
+//! executed twice, and that every reply is correct.
 //!
 //! # Method
 //! The witness reads the log of each target. When a modifying operation commits, its batch contains
@@ -11,25 +11,26 @@
 //! - each committed operation must succeed in the [`Model`] at its position in this order, with the
 //!   reply in the record;
 //! - a request (one sequence of a slot) commits at most once, and not after the client has received
-//!   a refusal of it;
+//!   a refusal of this request;
 //! - an operation of a program commits at most once, even if its client repeats the operation in
 //!   several sessions. The outcome that a target reports for a request of a lost session is
 //!   correct;
 //! - no two files get the same inode id, and no two states of a file get the same version (change
-//!   counter), even if a power loss has reverted one of them;
+//!   counter), even if a power loss has reverted one of the files or states;
 //! - no operation commits in a session after a target has logged the end of the session;
 //! - no target grants a lock that conflicts with a lock of another owner, and none refuses a lock
 //!   unless another owner has a conflicting lock or has waited for one;
 //! - after each batch, the entries and files that the batch changed must equal the reference model;
-//! - the reply that a client receives must be the reply in the record. For reads and refusals, it
-//!   must be an outcome of the reference model at some moment between request and reply;
+//! - the reply that a client receives must be the reply in the record. For reads and refusals, the
+//!   reply must be an outcome of the reference model at some moment between request and reply;
 //! - after a power loss, the slots that a target sends to a client show exactly the acknowledged
 //!   changes that are lost;
 //! - if clients replay lost changes: as long as its client is alive, each lost change is replayed
 //!   with the same inode, or reported. Until then, the target executes no new change (`replays`);
-//! - a power loss reverts the operations whose records are lost. It must not revert an operation
-//!   that was acknowledged as durable. It must not revert an operation on which an operation of
-//!   another target depends either, because the later operation would then contradict the model.
+//! - a power loss reverts the operations whose records are lost. A power loss must not revert an
+//!   operation that was acknowledged as durable. It must also not revert an operation on which an
+//!   operation of another target depends, because the dependent operation would then contradict the
+//!   model.
 //!
 //! # Not checked
 //! Sizes, link counts and times of directories are not checked during the run, because targets
@@ -88,7 +89,7 @@ struct Instance {
 #[derive(Clone)]
 enum Effect {
     Client(InstanceId, Vec<u8>),
-    /// A rename between two names of the same file. It has no effect.
+    /// A rename between two names of the same file. Such a rename has no effect.
     Nothing,
     /// The session has ended, so its opens of the file are removed.
     Closed(SessionId, InodeId),
@@ -127,7 +128,7 @@ pub(crate) struct Witness {
     pub(crate) commits: u64,
     /// Whether the reference model is incomplete. The model becomes incomplete when an operation
     /// commits in the batch that ends its session: this batch contains no record of the slot, so
-    /// the witness does not see the operation. From then on, only the checkers at the end verify
+    /// the witness cannot detect the operation. From then on, only the checkers at the end verify
     /// the stores.
     pub(crate) is_blind: bool,
     /// Whether a disk was full at some moment. If true, a target may have refused operations that
@@ -137,8 +138,9 @@ pub(crate) struct Witness {
     /// order of all arrivals.
     arrivals: BTreeMap<InstanceId, u64>,
     next_arrival: u64,
-    /// Number of listings that the witness has seen, and number of listings that it has skipped.
-    /// The witness does not check the entries of a listing during which a target lost power.
+    /// Number of listings that the witness has received, and number of listings that the witness
+    /// has skipped. The witness does not check the entries of a listing during which a target lost
+    /// power.
     pub(crate) listings: Judged,
     next_operation: u64,
     /// For each operation that a client sent in more than one session, its requests. The key is the
@@ -220,8 +222,8 @@ impl Witness {
     }
 
     /// Records the arrival of a request at its target. `inbox` has the requests that the target has
-    /// not handled yet. If an earlier attempt of the same request is among them, keeps the arrival
-    /// time of that attempt, because the target executes that attempt.
+    /// not handled yet. If an earlier attempt of the same request has already arrived, keeps the
+    /// arrival time of that attempt, because the target executes that attempt.
     pub(crate) fn request_arrived(&mut self, id: InstanceId, inbox: &[Event]) {
         let is_earlier = |event: &Event| {
             let Event::Request { header, .. } = event else { return false };
@@ -278,7 +280,7 @@ impl Witness {
         self.instances.get(&id).is_some_and(|it| it.committed.is_some())
     }
 
-    /// Checks a record that a target has appended, and applies it to the reference model.
+    /// Checks a record that a target has appended, and applies the record to the reference model.
     ///
     /// # Errors
     /// Describes how a record contradicts the reference model.
@@ -363,18 +365,18 @@ impl Witness {
         self.ended.extend(changes.sessions_ended.iter().map(|it| (*it, (target, lsn))));
         // Try the order of arrival first, because a target handles requests in this order, unless a
         // request must wait. So if the model accepts several orders, this order is the most
-        // probable one.
+        // probable order.
         pending.sort_by_key(|effect| match effect {
             Effect::Client(id, _) => self.arrivals.get(id).copied(),
             _ => None,
         });
         pending.extend(self.repeated_truncations(changes));
         let effects = self.order(&pending, changes).or_else(|problem| {
-            // Try the recovered sizes as effects too. After the death of a writer, a target may
+            // Also try the recovered sizes as effects. After the death of a writer, a target may
             // recover a size and then execute a request in the same batch, so that the reply
             // contains the recovered size.
             pending.extend(self.recovered_sizes(changes, chunk_size)?);
-            // Try the ends of sessions too. A target may end a session and then execute a request
+            // Also try the ends of sessions. A target may end a session and then execute a request
             // in the same batch, so that the request gets a lock that the session had.
             pending.extend(
                 changes.closed.iter().map(|(session, inode)| Effect::Closed(*session, *inode)),
@@ -407,7 +409,7 @@ impl Witness {
         if op.ends_with_session() {
             return Ok(());
         }
-        // After a power loss, a client may send another replay with the sequence of a lost one.
+        // After a power loss, a client may send another replay with the sequence of a lost replay.
         let is_other = |it: &InstanceId| {
             *it != id && self.instances.get(it).is_some_and(|other| other.operation == operation)
         };

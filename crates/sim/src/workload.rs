@@ -160,8 +160,8 @@ impl World {
         })
     }
 
-    /// Returns a random access control list. It has either only the basic entries, or also a mask,
-    /// or also a user and a mask.
+    /// Returns a random access control list. The list has only the basic entries, or additionally a
+    /// mask, or additionally a user and a mask.
     fn acl(&mut self) -> Vec<u8> {
         let mut any = |tag| AclEntry { tag, permissions: self.random.below(8) as u32 };
         let (owner, group, other) =
@@ -358,7 +358,7 @@ impl World {
         } else {
             let removed = self.clients[client].handles.remove(index);
             // Like the reports of sizes, closes contain no pattern generation, because the model
-            // does not compare it.
+            // does not compare pattern generations.
             let written =
                 report.map(|it| md::ClosingReport { extent: it.extent, pattern_generation: None });
             let op = Op::Close(md::Close { inode: handle.inode, open: handle.mode, written });
@@ -396,7 +396,7 @@ impl World {
         let Some(pattern) = &handle.pattern else { return };
         // The simulated storage targets ignore the stripe hint.
         let stripe = st::StripeHint { chunk_bytes: 0, width: 0, component_start: 0 };
-        // This write begins behind the inline bytes. Another kind of operation writes the inline
+        // This write begins after the inline bytes. Another kind of operation writes the inline
         // bytes.
         let (offset, end) = (offset + pattern.inline_bytes(), end + pattern.inline_bytes());
         let pieces: Vec<_> =

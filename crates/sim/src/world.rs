@@ -173,16 +173,16 @@ pub(crate) struct World {
     pub(crate) trace: Trace,
     pub(crate) phase: Phase,
     pub(crate) steps_left: u64,
-    /// Directories that were in replies to clients. The newest one is last.
+    /// Directories that were in replies to clients. The newest directory is last.
     pub(crate) directories: Vec<InodeId>,
     pub(crate) files: Vec<InodeId>,
-    /// Files that a client may have written after it lost its session. Also files whose chunk files
-    /// may have been extended by an abandoned truncation.
+    /// Files that a client may have written after it lost its session. The set also contains files
+    /// whose chunk files may have been extended by an abandoned truncation.
     pub(crate) unsure: BTreeSet<InodeId>,
     pub(crate) violation: Option<String>,
     pub(crate) faults: u64,
-    /// Number of sizes in the memory of clients that the checker `known_sizes` has seen, and number
-    /// of sizes that it has skipped.
+    /// Number of sizes in the memory of clients that the checker `known_sizes` has received, and
+    /// number of sizes that this checker has skipped.
     pub(crate) known_sizes: Judged,
     pub(crate) truncations: LoggedTruncations,
     /// Time at which management becomes available again after its last restart.
@@ -320,7 +320,8 @@ impl World {
                 self.at(self.management_is_back + pause, event);
             }
             SimEvent::Evict { .. } if self.now < self.management_is_back => {
-                // If management does not receive the request, the target sends it again later.
+                // If management does not receive the request, the target sends the request again
+                // after some time.
                 if self.random.percent(50) {
                     self.at(self.management_is_back, event);
                 }

@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 
-/// A running simulator. Dropping this value kills it.
+/// A running simulator. The drop of this value kills the program.
 struct Running(Child);
 
 impl Drop for Running {

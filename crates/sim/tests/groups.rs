@@ -1,5 +1,5 @@
-//! Runs fixed seeds of the simulation of one metadata group. Also tests this simulation itself: the
-//! same seed always gives the same run, and the checks find planted bugs.
+//! Runs fixed seeds of the simulation of one metadata group. The file also tests this simulation
+//! itself: the same seed always gives the same run, and the checks find planted bugs.
 
 mod two_threads;
 
@@ -98,7 +98,8 @@ fn checks_of_a_group_find_all_planted_bugs() {
             fragments.iter().any(|fragment| violation.contains(fragment))
         };
         // Some bugs appear only after several simultaneous faults. None of the first 2,000 seeds
-        // finds `ConfirmUnsynced`, because a new primary marks members later since hole H44.
+        // finds `ConfirmUnsynced`, because since the fix of hole H44, a new primary marks members
+        // only after the leases of its predecessor.
         let first = if plant == GroupBug::ConfirmUnsynced { 2001 } else { 1 };
         let all = reports_until(first..first + 2000, Some(plant), is_expected);
         assert!(all.iter().any(is_expected), "{plant:?} is not found:\n{}", explain(&all));

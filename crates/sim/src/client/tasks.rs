@@ -180,7 +180,7 @@ impl World {
     /// Continues an operation after its session was lost, like a real client
     /// (`crates/client/src/session/request.rs`). A real client opens the files of the session
     /// again. The simulated client drops its handles of these files, and abandons a request that
-    /// needs one of them.
+    /// needs such a handle.
     fn restart_operation(
         &mut self,
         client: usize,
@@ -236,7 +236,7 @@ impl World {
             md::Outcome::Executed { reply } => {
                 self.end_operation(client, task, Some(&reply.0));
                 // When the session ended, the metadata target closed the file that the request had
-                // opened. So open the file again.
+                // opened. So the client must open the file again.
                 if let Some(open) = op.open_again(&reply.0)
                     && self.clients[client].tasks[task].current.is_none()
                 {
@@ -251,8 +251,8 @@ impl World {
     pub(super) fn chunk_written(&mut self, client: usize, task: usize, result: &Result<Vec<u8>>) {
         let Some(current) = &mut self.clients[client].tasks[task].current else { return };
         // If a storage target refuses a part of a write, the other parts stay in their chunk files,
-        // and no report to metadata covers them. This happens if the storage target learns of the
-        // client's eviction earlier than the client does.
+        // and no report to metadata covers them. A part is refused if the storage target learns of
+        // the client's eviction before the client does.
         if let (Err(_), Op::GetAttributes(it)) = (result, &current.op) {
             self.unsure.insert(it.inode);
         }

@@ -1,7 +1,7 @@
 //! The actions of a member's role: writes to the log, checkpoints, requests and replies. The
 //! functions do the same as `service/roles.rs` of `crates/metadata`, but without files and sockets.
 //!
-//! Does not own the roles and their changes (`roles`).
+//! This module is not responsible for the roles and their changes (`roles`).
 
 use super::authority::{GROUP, group_of};
 use super::cluster::{Cluster, GroupEvent};
@@ -61,8 +61,8 @@ impl Cluster {
             Action::Reply { connection, request, result } => {
                 self.reply(index, connection, &request, result);
             }
-            // Members evict no client here, because clients renew their leases, and their nodes
-            // never leave the cluster.
+            // In this simulation, members evict no client, because clients renew their leases, and
+            // their nodes never leave the cluster.
             Action::Evict { .. } => {}
             Action::Call { request, .. } => {
                 self.fail(format!("member {index} sends message {}", request.message));

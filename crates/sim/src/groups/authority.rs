@@ -31,7 +31,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Id of the metadata group. The id of the storage group is one higher.
+/// Id of the metadata group. The id of the storage group is higher by one.
 pub(super) const GROUP: GroupId = GroupId::new(1);
 /// Id of the only storage target. The ids of all members of the metadata group are lower.
 const STORAGE: TargetId = TargetId::new(1000);
@@ -43,7 +43,7 @@ const REPORT_VALID: Duration = Duration::from_secs(10);
 /// The state of the simulated management.
 #[derive(Debug)]
 pub(super) struct Authority {
-    /// The newest map of the newest leader. It contains the state of management.
+    /// The newest map of the newest leader. The map contains the state of management.
     pub(super) map: Arc<ClusterMap>,
     /// Time at which management begins to reply again after its newest stop.
     pub(super) is_back: Duration,
@@ -63,7 +63,7 @@ impl Authority {
         Self { map, is_back: Duration::ZERO, reports: Default::default(), leaders, published }
     }
 
-    /// Removes all loss reports, since a new leader begins without them.
+    /// Removes all loss reports, because a new leader begins without reports.
     pub(super) fn forget_reports(&mut self) {
         self.reports = Default::default();
     }
@@ -88,7 +88,7 @@ pub(super) fn has_others(map: &ClusterMap, target: TargetId, serving_only: bool)
 }
 
 impl Cluster {
-    /// Decides on a request of a member, and replies to it.
+    /// Decides on a request of a member, and sends the reply.
     pub(super) fn decide(&mut self, from: Process, number: u64, ask: &Ask) {
         let error = self.carry_out(ask).err().map(|error| error.code());
         self.post(Message::FromManagement { to: from, number, error });
@@ -199,7 +199,7 @@ impl Cluster {
     }
 }
 
-/// Adds a target, on a node of its own, to a map.
+/// Adds a target, on a separate node, to a map.
 pub(super) fn add_target(map: &mut ClusterMap, id: TargetId, kind: TargetKind) {
     let node_kind = match kind {
         TargetKind::Metadata => NodeKind::Metadata,

@@ -1,5 +1,5 @@
-//! The state of a run: the simulated time, the queue of future events, and the processes. Owns the
-//! phases of a run.
+//! The state of a run: the simulated time, the queue of future events, and the processes. This
+//! module is responsible for the phases of a run.
 
 use super::authority::{Authority, first_map};
 use super::client::Client;

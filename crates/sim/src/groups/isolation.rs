@@ -5,8 +5,9 @@
 //!
 //! # Clients only read
 //! After a change that no backup member has appended, an isolated primary sends no reply any more,
-//! even with a valid lease. Such a run would not show that the primary or its successor relies on a
-//! wrong time. So clients begin no change from shortly before an isolation until its end.
+//! even with a valid lease. A run with such a change would not show that the primary or its
+//! successor relies on a wrong time. So clients begin no change from shortly before an isolation
+//! until its end.
 //!
 //! # Planted bugs
 //! Each of these planted bugs needs one order of events, which random faults rarely cause:
@@ -19,7 +20,7 @@
 //! - `ForgetPromise`: the processes of the other members are killed right after the isolation, and
 //!   start again with the shorter time.
 //! - `IgnoreWait`: an administrator moves the role of the isolated primary to a second member, and
-//!   drops the isolated one. Then the administrator moves the role to a third member, while the
+//!   drops the isolated primary. Then the administrator moves the role to a third member, while the
 //!   second member still waits for the lease of the isolated primary.
 //! - `ForgetCounted`: the primary is isolated and killed while management marks another member as
 //!   in sync.

@@ -13,7 +13,7 @@ use std::time::Duration;
 pub enum GroupBug {
     /// A primary replies to clients even after its lease has ended.
     AnswerWithoutLease,
-    /// A member that takes over drops the records that it has not synced yet.
+    /// A member that takes over drops its unsynced records.
     DropUnsynced,
     /// A member whose host has lost power does not report that it may lack records.
     TrustAfterPowerLoss,
@@ -24,13 +24,14 @@ pub enum GroupBug {
     /// A primary treats a silent backup member as dropped before management has dropped this
     /// member.
     DropAlone,
-    /// A primary continues in its role after management has named another one.
+    /// A primary continues in its role after management has named another primary.
     GoOnDeposed,
-    /// A primary does not record which members it has asked management to mark as in sync.
+    /// A primary does not record the members for which it has asked management to mark them as in
+    /// sync.
     ForgetCounted,
     /// A member that receives a copy of the store ignores the changes since the copy has begun.
     LoseCopiedChanges,
-    /// A member with an incomplete copy of the store counts it as complete.
+    /// A member treats its incomplete copy of the store as complete.
     OpenIncompleteCopy,
     /// A member counts a copy as complete before all key-value pairs are on its device.
     TrustUnsyncedCopy,
@@ -40,8 +41,8 @@ pub enum GroupBug {
     /// A primary that has not received the newest map confirms records of its successor, and
     /// nevertheless continues as a primary.
     ReleaseInOffice,
-    /// A primary ignores the leases that members grant. It relies only on the setting in its own
-    /// map.
+    /// A primary ignores the leases that members grant. The primary relies only on the setting in
+    /// its own map.
     IgnoreGrant,
     /// A process that starts ignores the promises of the previous process of the member, and waits
     /// only for the time in its own map.
@@ -105,7 +106,7 @@ impl GroupBug {
 pub(super) struct GroupFaults {
     /// Processes of members are killed.
     pub(super) kills: bool,
-    /// Hosts of members lose power, one or all.
+    /// The host of one member, or the hosts of all members, lose power.
     pub(super) power_losses: bool,
     /// Processes of members are stopped for some seconds (SIGSTOP).
     pub(super) stops: bool,
@@ -131,7 +132,7 @@ pub(super) struct GroupFaults {
     pub(super) settings: bool,
 }
 
-/// Draws lease times that management accepts. Most of them are short, so that many members take
+/// Draws lease times that management accepts. Most lease times are short, so that many members take
 /// over. Half of the leases are as long as `take_over_after` permits, so that they end as late as
 /// possible.
 pub(super) fn draw_lease_times(random: &mut Random) -> LeaseTimes {
@@ -175,8 +176,8 @@ pub(super) struct GroupKnobs {
 
 impl GroupKnobs {
     pub(super) fn draw(random: &mut Random, plant: Option<GroupBug>) -> Self {
-        // Values that were added to this struct later come from a separate generator. So a seed
-        // still gives the same earlier values.
+        // Newer fields of this struct get their values from a separate generator. So a seed still
+        // gives the same earlier values.
         let mut later = Random::new(random.clone().bits());
         let shares_files = later.percent(35) || plant == Some(GroupBug::LoseNotifications);
         let leader_changes = later.percent(40) || plant.is_some_and(GroupBug::needs_leader_changes);

@@ -1,6 +1,6 @@
 //! Requests of members to management that arrive late: after a power loss of the member that has
-//! sent the request. If management carries out such a request, this member may be the only serving
-//! one.
+//! sent the request. After management has carried out such a request, this member may be the only
+//! serving member.
 //!
 //! Random faults rarely cause this order of events. So in some runs, the module delays a request to
 //! take over or to drop a member. Until the request arrives, the links between all other processes
@@ -10,7 +10,7 @@
 //! the power loss. The next process then finds in the member mark that the member has sent a
 //! request.
 //!
-//! The module has random numbers of its own. So runs without late requests do not depend on these
+//! The module has its own random numbers. So runs without late requests do not depend on these
 //! numbers.
 
 use super::cluster::{Cluster, GroupEvent};
@@ -54,7 +54,7 @@ fn may_leave_alone(ask: &Ask) -> bool {
 }
 
 impl Cluster {
-    /// Sends a request of a member to management, or plans that it arrives late.
+    /// Sends a request of a member to management, or plans a late arrival of the request.
     pub(super) fn send_to_management(&mut self, from: Process, number: u64, ask: Ask) {
         let now = self.now;
         let may_delay = self.is_busy

@@ -3,21 +3,21 @@
 //!
 //! # Contract
 //! - The leader proposes a command for each request. The command takes effect when a majority has
-//!   stored it (`commit`). Only then does the leader carry out the command. The command changes the
-//!   group only if it contains the current epoch of the group (compare-and-set). Then the leader
-//!   sends its reply, and publishes a map.
-//! - A leader that loses its majority commits nothing from then on. The successor of this leader
-//!   inherits a random number of the uncommitted proposals, the oldest ones first. The senders of
-//!   these proposals get no reply. All other uncommitted proposals are lost. Members send a request
-//!   again if they get no reply.
+//!   stored the command (`commit`). The leader carries out the command only after this moment. The
+//!   command changes the group only if it contains the current epoch of the group
+//!   (compare-and-set). Then the leader sends its reply, and publishes a map.
+//! - A leader that has lost its majority commits nothing. The successor of this leader inherits a
+//!   random number of the uncommitted proposals, the oldest proposals first. The senders of these
+//!   proposals get no reply. All other uncommitted proposals are lost. Members send a request again
+//!   if they get no reply.
 //! - Until the previous leader notices its loss, it still replies to processes that ask for a map,
 //!   and publishes maps with changes of its soft state, such as free space. These maps contain no
-//!   change that was committed after its loss. Requests to this leader get a refusal or no reply.
+//!   change that was committed after this loss. Requests to this leader get a refusal or no reply.
 //!   At the same time, its successor may already serve.
 //! - The versions of a leader's maps contain the number of its own start.
-//! - Loss reports of members are soft state, and a new leader begins without them.
+//! - Loss reports of members are soft state, and a new leader begins without reports.
 //!
-//! The module has random numbers of its own. So runs without changes of the leader do not depend on
+//! The module has its own random numbers. So runs without changes of the leader do not depend on
 //! these numbers.
 
 use super::authority::Authority;
@@ -41,7 +41,7 @@ const ELECTION_MICROS: (u64, u64) = (200_000, 2_500_000);
 /// Longest time in microseconds until a majority has stored a command: usually, and on slow disks.
 const USUAL_COMMIT_MICROS: u64 = 20_000;
 const SLOW_COMMIT_MICROS: u64 = 400_000;
-/// Time after which a process asks again for a map, if it has not got the newest one.
+/// Time after which a process that has not received the newest map asks again for a map.
 const ASK_AGAIN: Duration = Duration::from_millis(1_300);
 
 /// A command that no majority has stored yet.
@@ -71,7 +71,8 @@ struct FormerLeader {
 #[derive(Debug)]
 pub(super) struct Leaders {
     random: Random,
-    /// Whether the newest leader serves. If not, the next leader has not begun yet.
+    /// Whether the newest leader serves. If this field is not set, the next leader has not begun
+    /// yet.
     is_serving: bool,
     /// Sequence number of the newest leader's start.
     starts: u64,
@@ -130,8 +131,8 @@ impl Leaders {
         if is_stored { self.proposals.pop_front() } else { None }
     }
 
-    /// Returns the previous leader, if it still serves and a process reaches it instead of the
-    /// newest leader. While both serve, chance decides which leader the process reaches.
+    /// Returns the previous leader, if this leader still serves and a process reaches it instead of
+    /// the newest leader. While both serve, chance decides which leader the process reaches.
     fn former_reached(&mut self, now: Duration) -> Option<&FormerLeader> {
         let former = self.former.as_ref().filter(|it| now < it.until)?;
         (!self.is_serving || self.random.percent(40)).then_some(former)
@@ -161,7 +162,7 @@ impl Cluster {
         self.authority.map_for_process(self.now)
     }
 
-    /// Sends a map of management to a process that asks for the newest one.
+    /// Sends a map of management to a process that asks for the newest map.
     pub(super) fn send_map(&mut self, to: Place) {
         let found = self.ask_map();
         let newest = self.map().version;
@@ -199,7 +200,7 @@ impl Cluster {
         let is_slow = leaders.random.percent(5);
         let most = if is_slow { SLOW_COMMIT_MICROS } else { USUAL_COMMIT_MICROS };
         let stored = self.now + leaders.random.micros(100, most);
-        // The log has an order, so no command commits before an earlier one.
+        // The log has an order, so no command commits before an earlier command.
         leaders.last_commit = stored.max(leaders.last_commit);
         let at = leaders.last_commit;
         // A random fault rarely occurs between the proposal of a command and its commit, so some
@@ -232,7 +233,7 @@ impl Cluster {
         }
     }
 
-    /// Lets the leader stall, or lets it lose its majority.
+    /// Lets the leader stall, or lets the leader lose its majority.
     pub(super) fn leader_fault(&mut self) {
         if !self.is_busy {
             return;
@@ -282,7 +283,8 @@ impl Cluster {
         self.at(begun, GroupEvent::NewLeader);
     }
 
-    /// Lets the previous leader publish a map with a change of its soft state, if it still serves.
+    /// Lets the previous leader publish a map with a change of its soft state, if this leader still
+    /// serves.
     pub(super) fn publish_as_former(&mut self) {
         let now = self.now;
         let former = self.authority.leaders.former.as_mut();
@@ -301,7 +303,7 @@ impl Cluster {
         self.announce(&map);
     }
 
-    /// Lets the next leader begin: it carries out the commands that it has inherited, and publishes
+    /// Lets the next leader begin: this leader carries out its inherited commands, and publishes
     /// its first map.
     pub(super) fn begin_leader(&mut self) {
         if self.now < self.authority.is_back {
@@ -361,7 +363,7 @@ mod tests {
             let next = std::iter::from_fn(|| leaders.next_stored(last));
             next.map(|it| it.number).collect::<Vec<_>>()
         };
-        // If a majority has stored a command, it has stored all earlier ones.
+        // A majority that has stored a command has also stored all earlier commands.
         assert_eq!(stored(2), Vec::<u64>::new());
         assert_eq!(stored(5), [3, 5]);
         assert_eq!(stored(3), Vec::<u64>::new());

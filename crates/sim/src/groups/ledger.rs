@@ -1,14 +1,14 @@
 //! The checks of a run. The ledger contains the log of the group, with all changes that clients may
-//! have seen. It compares the logs and stores of the members with this log.
+//! have seen. The ledger compares the logs and stores of the members with its own log.
 //!
 //! # Method
 //! The ledger has the log of the *writer*: the primary of the newest term that has begun. The
 //! ledger passes each record that the writer appends to the witness. Records of a previous primary
-//! that still runs do not count, since no later primary has them. When a primary begins its term,
-//! the ledger takes over the log of this primary. The witness reverts the records that the primary
-//! lacks, and reports a violation if a client has got a reply about one of them. If the primary has
-//! records that the ledger lacks, they come from a term in which no client got a reply. The ledger
-//! adds these records.
+//! that still runs do not count, because no later primary has these records. When a primary begins
+//! its term, the ledger takes over the log of this primary. The witness reverts the records that
+//! the primary lacks, and reports a violation if a client has received a reply about such a record.
+//! Records that the primary has and that the ledger lacks come from a term in which no client
+//! received a reply. The ledger adds these records.
 //!
 //! When a member confirms records to the writer, the records in its log must be equal to the
 //! records of the ledger.
@@ -124,8 +124,8 @@ impl Ledger {
     }
 
     /// Notes that a process begins as the primary with this store and these records of its log.
-    /// `is_excused` means that it is the only serving member, and that all serving members have
-    /// lost power at one time since it last had all records.
+    /// `is_excused` means that the primary is the only serving member, and that all serving members
+    /// have lost power at one time since this member last had all records.
     pub(super) fn begin_primary(
         &mut self,
         process: (TargetId, u64),
@@ -237,14 +237,14 @@ pub(super) fn applied(engine: &MemoryEngine) -> Lsn {
 }
 
 impl Cluster {
-    /// Whether all serving members have lost power since they last had all records.
+    /// Whether each serving member has lost power since the member last had all records.
     pub(super) fn all_serving_lost_power(&self) -> bool {
         let serving = self.members.iter().filter(|it| serves(self.map(), it.target));
         serving.into_iter().all(|it| it.lost_power)
     }
 
-    /// Notes that the serving members may lack changes without a durable reply, if all of them have
-    /// lost power.
+    /// If all serving members have lost power, records that they may lack changes without a durable
+    /// reply.
     pub(super) fn excuse_losses(&mut self) {
         if self.all_serving_lost_power() {
             let map = Arc::clone(self.map());

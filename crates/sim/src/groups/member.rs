@@ -1,8 +1,8 @@
 //! The process of a member: its disk, its member mark, its inbox, and the batches of events that it
 //! handles.
 //!
-//! Does not own the roles and their changes (`roles`), nor the requests between members
-//! (`requests`).
+//! This module is not responsible for the roles and their changes (`roles`), nor the requests
+//! between members (`requests`).
 
 use super::authority::group_of;
 use super::cluster::{Cluster, GroupEvent};
@@ -54,7 +54,7 @@ impl Role {
     }
 }
 
-/// The state of the store and the log, as the member mark records it durably.
+/// The state of the store and the log, which the member mark records durably.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) enum Contents {
     #[default]
@@ -74,7 +74,7 @@ pub(super) struct Mark {
     pub(super) lacks_records: bool,
     /// Members about which the target has sent requests to management.
     pub(super) counted: CountedMembers,
-    /// No promise of the member ends later than this time from now.
+    /// Each promise of the member ends at the latest after this time.
     pub(super) promise_bound: Duration,
 }
 
@@ -93,19 +93,19 @@ pub(super) struct Member {
     /// First epoch of the term, if the role is that of the primary.
     pub(super) term: Epoch,
     pub(super) disk: LogDisk,
-    /// The store, while no role owns it.
+    /// The store, while no role uses the store.
     pub(super) engine: MemoryEngine,
     pub(super) mark: Mark,
     /// The newest map that the process has.
     pub(super) map: Arc<ClusterMap>,
     /// Earlier maps of the process, each with the time at which its successor arrived. The oldest
-    /// one is first.
+    /// map is first.
     former_maps: Vec<(Duration, Arc<ClusterMap>)>,
     /// Whether the host has lost power since the member last had all records.
     pub(super) lost_power: bool,
-    /// Whether all serving members, including this one, have lost power at one time since this
-    /// member last had all records. Then this member may lack changes without a durable reply, and
-    /// may serve alone.
+    /// Whether all serving members, including this member, have lost power at one time since this
+    /// member last had all records. Such a member may lack changes without a durable reply, and may
+    /// serve alone.
     pub(super) is_excused: bool,
     pub(super) stopped_until: Duration,
     pub(super) disk_state: DiskState,
@@ -172,7 +172,7 @@ impl Member {
         scaled(local, 1_000_000, 1_000_000 + self.clock_ppm) + Duration::from_nanos(1)
     }
 
-    /// Replaces the map by a newer one, which arrives at `now`.
+    /// Replaces the map by a newer map, which arrives at `now`.
     pub(super) fn set_map(&mut self, map: Arc<ClusterMap>, now: Duration) {
         if map.version > self.map.version {
             self.former_maps.push((now, std::mem::replace(&mut self.map, map)));

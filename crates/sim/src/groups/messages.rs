@@ -1,4 +1,4 @@
-//! Messages between the processes, and the links on which they travel.
+//! Messages between the processes, and the links that transfer these messages.
 //!
 //! # Faults
 //! A link loses, duplicates, delays or reorders messages. A link that is cut in one direction loses
@@ -29,7 +29,7 @@ pub(super) enum Place {
     Client(usize),
 }
 
-/// The reply of one member to another one.
+/// The reply of one member to another member.
 #[derive(Debug, Clone)]
 pub(super) enum MemberReply {
     Log(Result<LogHeld>),
@@ -187,8 +187,8 @@ impl Cluster {
         };
         let mut arrival = self.now + self.random.micros(30, most);
         if let Some(until) = self.links.cut_until(message.link(), self.now) {
-            // A cut link delivers maps later and never loses them, because nodes request the newest
-            // map repeatedly.
+            // A cut link delays maps and never loses a map, because nodes request the newest map
+            // repeatedly.
             if !is_map && self.random.percent(70) {
                 return;
             }

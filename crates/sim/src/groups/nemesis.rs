@@ -1,4 +1,5 @@
-//! The faults of a run. Owns the choice of each fault, and the end of all faults.
+//! The faults of a run. This module is responsible for the choice of each fault, and the end of all
+//! faults.
 
 use super::authority::{add_target, group_of};
 use super::cluster::{Cluster, GroupEvent};
@@ -64,9 +65,9 @@ impl Cluster {
         }
     }
 
-    /// Called before management publishes a change of the group. In some cases, plans a kill of all
-    /// members' processes, or of the primary's process, before these processes have stored the new
-    /// map.
+    /// The simulation calls this method before management publishes a change of the group. In some
+    /// cases, plans a kill of all members' processes, or of the primary's process, before these
+    /// processes have stored the new map.
     pub(super) fn plan_restart(&mut self, change: MemberChange) {
         let faults = self.knobs.faults;
         if !self.is_busy || !faults.kills {
@@ -80,8 +81,8 @@ impl Cluster {
         }
     }
 
-    /// Kills the processes of all members while management does not reply. Some of them start with
-    /// older maps.
+    /// Kills the processes of all members while management does not reply. Some processes start
+    /// with older maps.
     pub(super) fn restart_all(&mut self) {
         if !self.is_busy {
             return;

@@ -1,5 +1,5 @@
 //! The upper bound on a member's promises not to take over. The simulated member mark contains this
-//! bound. Also has the planted bugs that break promises. The functions do the same as
+//! bound. The module also has the planted bugs that break promises. The functions do the same as
 //! `service/roles.rs` of `crates/metadata`, but without files.
 
 use super::authority::group_of;
@@ -25,8 +25,8 @@ impl Member {
         }
     }
 
-    /// Records the epoch in the member mark and raises the bound in it, before a backup member
-    /// starts with the map of the process.
+    /// Records the epoch in the member mark and raises the bound in the mark, before a backup
+    /// member starts with the map of the process.
     pub(super) fn raise_promise_bound(&mut self) {
         let (epoch, version) = (group_of(&self.map).epoch, self.map.version);
         self.mark.counted = self.mark.counted.after_map(epoch, version);
@@ -34,8 +34,8 @@ impl Member {
         self.mark.promise_bound = raised_bound(self.mark.promise_bound, after);
     }
 
-    /// Records the epoch in the member mark and raises the bound in it, before a backup member
-    /// handles maps.
+    /// Records the epoch in the member mark and raises the bound in the mark, before a backup
+    /// member handles maps.
     pub(super) fn raise_promise_bound_for(&mut self, events: &[Event]) {
         for event in events {
             if let (Event::Map(map), Role::Backup(_)) = (event, &self.role) {
@@ -47,7 +47,8 @@ impl Member {
         }
     }
 
-    /// Lowers the bound in the member mark after a batch of events, if the promises permit it.
+    /// Lowers the bound in the member mark after a batch of events, if the promises permit a lower
+    /// bound.
     pub(super) fn lower_promise_bound(&mut self) {
         let bound = self.mark.promise_bound;
         self.mark.promise_bound = match &self.role {

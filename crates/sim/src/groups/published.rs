@@ -1,5 +1,6 @@
 //! The checks of the cluster maps that the leaders of management publish. A previous leader may
-//! publish maps after its successor has begun, so maps may arrive here in any order of versions.
+//! publish maps after its successor has begun, so this checker may receive maps in any order of
+//! versions.
 //!
 //! # Checks
 //! - Two maps with one version are equal.

@@ -1,6 +1,7 @@
 //! The requests of a member's process to other members and to management, and their replies.
 //!
-//! Does not own the handling of a request (`roles`), or the delivery of messages (`messages`).
+//! This module is not responsible for the handling of a request (`roles`), or the delivery of
+//! messages (`messages`).
 
 use super::authority::{GROUP, group_of};
 use super::cluster::{Cluster, GroupEvent};
@@ -151,7 +152,7 @@ impl Cluster {
         self.put(index, event);
     }
 
-    /// Counts a request to another member as failed, unless it has got a reply.
+    /// Counts a request to another member as failed, unless the member has received a reply.
     pub(super) fn give_up(&mut self, index: usize, life: u64, number: u64) {
         let process = &mut self.members[index];
         if process.life != life {
@@ -167,7 +168,7 @@ impl Cluster {
 
     // ---- management
 
-    /// Sends a request to management, unless one is under way.
+    /// Sends a request to management, unless another request to management is under way.
     pub(super) fn ask_management(&mut self, index: usize, ask: Ask) {
         if self.members[index].asked.is_some() {
             return;

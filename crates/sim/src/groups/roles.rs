@@ -2,7 +2,7 @@
 //! functions do the same as `service/roles.rs` and `service/copying.rs` of `crates/metadata`, but
 //! without files and sockets.
 //!
-//! Does not own the actions of a role (`actions`).
+//! This module is not responsible for the actions of a role (`actions`).
 
 use super::authority::{GROUP, group_of, has_others};
 use super::cluster::{Cluster, GroupEvent};
@@ -30,7 +30,7 @@ struct Opened {
     engine: MemoryEngine,
     records: Vec<Record>,
     epoch: Epoch,
-    /// LSN and epoch of the record before the first one in `records`. Epoch zero means that this
+    /// LSN and epoch of the record before the first record in `records`. Epoch zero means that this
     /// epoch is not known.
     previous: (Lsn, Epoch),
     synced: Option<Lsn>,
@@ -366,7 +366,8 @@ impl Cluster {
         }
     }
 
-    /// Kills the process of a member, or lets its host lose power. The process starts again later.
+    /// Kills the process of a member, or lets its host lose power. The process starts again after
+    /// some time.
     pub(super) fn end_process(&mut self, index: usize, is_power_loss: bool) {
         self.note(|| format!("member {index} ends, power loss: {is_power_loss}"));
         self.keep_store(index);

@@ -1,4 +1,4 @@
-//! Files that several clients have open, and at least one of them for writing
+//! Files that several clients have open, at least one client for writing
 //! (`docs/design/0008-shared-files.md`): the handles of clients, and their notifications. Checks
 //! that the primary notifies each client in time, even if another member has taken over.
 //!
@@ -85,8 +85,8 @@ impl Cluster {
     ///
     /// Ignores a client if a power loss has reverted any of its opens of the file. The primary has
     /// only a count of the opens of each session. So if the client closes a reverted open, the
-    /// primary subtracts one from the count of the other opens. Then the primary may not notify the
-    /// client, although the client has the file open.
+    /// primary subtracts one from the count of the other opens. After this, the primary may fail to
+    /// notify the client, although the client has the file open.
     fn check_sharing(&mut self, inode: InodeId) {
         if self.ledger.is_blind() {
             return;

@@ -1,9 +1,9 @@
 //! The operations of clients: names, attributes, opens and file locks, on few names and files, so
-//! that they conflict.
+//! that the operations conflict.
 //!
-//! In some runs, clients also open files for writing. Then several clients share files in the sense
-//! of `docs/design/0008-shared-files.md`, and opens wait for notifications (`sharing`). In other
-//! runs, clients open files for reading only. Clients write no data in any run.
+//! In some runs, clients also open files for writing. In these runs, several clients share files in
+//! the sense of `docs/design/0008-shared-files.md`, and opens wait for notifications (`sharing`).
+//! In other runs, clients open files for reading only. Clients write no data in any run.
 
 use super::cluster::Cluster;
 use super::sharing::Handle;

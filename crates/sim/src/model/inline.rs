@@ -61,9 +61,9 @@ impl Inode {
         self.inline.truncate(end);
     }
 
-    /// Applies the removal of inline bytes, and checks that the target may remove them. Does not
-    /// check whether another client has the file open, because the model closes the files of ended
-    /// sessions only after all requests of a batch. `World::inline_removed` checks this.
+    /// Applies the removal of inline bytes, and checks that the target may remove these bytes. Does
+    /// not check whether another client has the file open, because the model closes the files of
+    /// ended sessions only after all requests of a batch. `World::inline_removed` checks this.
     pub(super) fn remove_inline(
         &mut self,
         it: &RemoveInline,
@@ -91,8 +91,8 @@ impl Inode {
         Ok(())
     }
 
-    /// Applies the end of the inline component in a report, and checks that the target may end it.
-    /// Does not check the opens of other clients, as in [`Self::remove_inline`].
+    /// Applies the end of the inline component in a report, and checks that the target may end the
+    /// component. Does not check the opens of other clients, as in [`Self::remove_inline`].
     pub(super) fn end_inline_as_reported(
         &mut self,
         it: &WrittenExtent,

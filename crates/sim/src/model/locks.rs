@@ -1,7 +1,7 @@
 //! The part of the reference model for locks. The model decides whether a target may refuse a
 //! request because of another owner. Only the memory of targets contains the queues of waiting
-//! owners, so the model does not know them. Instead, it contains all waits that clients have
-//! requested so far.
+//! owners, so the model does not contain these queues. Instead, the model contains all waits that
+//! clients have requested.
 
 use super::{Inode, LockWait, Model, Owner};
 use skep_cluster::lock_ranges::LockRanges;
@@ -71,7 +71,7 @@ fn is_blocked(inode: &Inode, session: SessionId, request: &LockRequest) -> bool 
 }
 
 /// Sets or releases a lock as the reply states. Checks that the reply grants no lock that conflicts
-/// with a lock of another owner, and that it does not refuse an unlock.
+/// with a lock of another owner, and that the reply does not refuse an unlock.
 pub(super) fn lock(
     inode: &mut Inode,
     session: SessionId,

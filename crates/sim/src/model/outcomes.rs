@@ -1,5 +1,5 @@
-//! Computes the current outcome of each operation, which is a reply or an error. Does not change
-//! the model.
+//! Computes the current outcome of each operation, which is a reply or an error. This module does
+//! not change the model.
 
 use super::{Inode, Model, Outcome, is_acl};
 use crate::operation::{Op, Summary};
@@ -174,7 +174,7 @@ impl Model {
         }
     }
 
-    /// Returns an error if the inode is a directory and `to` is below it.
+    /// Returns an error if the inode is a directory and `to` is below this directory.
     fn check_no_loop(&self, moved: InodeId, to: InodeId) -> Result<(), ErrorCode> {
         let mut at = to;
         while at != InodeId::ROOT {
@@ -250,7 +250,7 @@ impl Model {
     }
 
     /// Accepts the success of a rename that exchanges two entries on different targets, although
-    /// the project check of the model fails. Such a rename locks only the name in the first
+    /// the project check of the model fails. Such an exchange locks only the name in the first
     /// directory, and not the directory itself. So the directory's project settings may change in
     /// the meantime.
     pub(super) fn accept_unlocked_exchange(&self, op: &Op, code: ErrorCode) -> Outcome {

@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 impl Witness {
     /// Returns the sizes that the file of an operation had at any moment of the operation's window.
     /// `None` means that the reply may show another size, because a target has lost log records
-    /// meanwhile, or because the reply comes from a previous primary.
+    /// since the request, or because the reply comes from a previous primary.
     pub(crate) fn sizes_in(&self, window: u64) -> Option<BTreeSet<ModelSize>> {
         let window = self.windows.get(&window).filter(|_| !self.is_blind)?;
         (!window.is_void && !window.is_of_former_primary).then(|| window.sizes.clone())
@@ -128,8 +128,8 @@ impl Witness {
         }
         for id in writes.iter().filter(|_| !is_lost) {
             if let Some(instance) = self.instances.get_mut(id) {
-                // The target has reported the write as durable, so no power loss may revert it any
-                // more.
+                // The target has reported the write as durable, so no power loss may revert the
+                // write.
                 instance.is_durable = true;
             }
         }
@@ -194,9 +194,9 @@ impl Witness {
     }
 }
 
-/// Returns a reply in the form that is stored in the record of its slot. This form has no truncated
-/// chunk files, because the target adds these chunk files after storage has truncated them. The
-/// stored form has neither bytes of the file nor attributes of the directory.
+/// Returns a reply in the form that is stored in the record of its slot. The stored form has no
+/// truncated chunk files, because the target adds these chunk files after storage has truncated
+/// them. The stored form has neither bytes of the file nor attributes of the directory.
 fn as_logged(op: &Op, reply: &[u8]) -> Vec<u8> {
     let (truncated, inline, directory) = (Vec::new(), None, None);
     let logged = match op {

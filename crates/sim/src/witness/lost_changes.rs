@@ -37,15 +37,15 @@ impl Witness {
                 ));
             }
             // While the reply to a request is still in flight, the slots may show another state
-            // than the log. So the client knows that the request is lost only if both the slots and
-            // the log show the loss.
+            // than the log. So the client can conclude that the request is lost only if both the
+            // slots and the log show the loss.
             instance.is_known_lost = is_lost && counts_as_lost;
         }
         Ok(())
     }
 
-    /// Records which lost changes a client knows after it has received the slots of its session.
-    /// The sender may be a previous primary, whose slots the witness has not checked.
+    /// Records the lost changes that a client can detect after it has received the slots of its
+    /// session. The sender may be a previous primary, whose slots the witness has not checked.
     pub(crate) fn slots_received(&mut self, session: SessionId, slots: &[SlotSequence]) {
         let stored: BTreeMap<u32, u64> = slots.iter().map(|it| (it.slot, it.sequence)).collect();
         let of_session = (session, 0, 0)..=(session, u32::MAX, u64::MAX);

@@ -14,7 +14,8 @@ use std::collections::BTreeSet;
 impl Witness {
     /// Returns the truncations that a batch repeats without a request of a client. Each of these
     /// files has a newer truncate generation than the replies to the requests in the batch. The
-    /// target repeats a truncation after these requests, because it would delay later ones.
+    /// target repeats a truncation after these requests, because the truncation would delay later
+    /// requests.
     pub(super) fn repeated_truncations(&self, changes: &Changes) -> Vec<Effect> {
         let mut repeated = Vec::new();
         for (inode, record) in &changes.inodes {
@@ -143,7 +144,7 @@ pub(super) fn close_all(model: &mut Model, session: SessionId, inode: InodeId) {
         if let Some(inode) = model.inodes.get_mut(&inode) {
             inode.was_left_open |= writers > 0;
         }
-        // This cannot fail, because the model contains these opens.
+        // The removal cannot fail, because the model contains these opens.
         let _ = model.close(inode, session, readers, writers);
     }
 }

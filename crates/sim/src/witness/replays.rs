@@ -20,7 +20,7 @@ pub(crate) struct ReplayedChange {
     pub(crate) place: (u64, u64),
     /// The inode that the change created.
     pub(crate) created: Option<InodeId>,
-    /// The stripe pattern of the file that it has created.
+    /// The stripe pattern of the file that the operation has created.
     pub(crate) pattern: Option<StripePattern>,
 }
 
@@ -41,13 +41,14 @@ pub(super) struct Replays {
     /// Lost changes whose clients are alive, each with the target that has lost it.
     owed: BTreeMap<InstanceId, usize>,
     /// For each target that has lost power: whether `owed` contains each change that the target
-    /// lost. If so, each replay must succeed, because the target executes the changes in their
-    /// original order.
+    /// lost. If the set is complete, each replay must succeed, because the target executes the
+    /// changes in their original order.
     has_all: BTreeMap<usize, bool>,
     /// For each target that has lost power: the time of its last start after which it waits for
     /// replays.
     opened: BTreeMap<usize, Duration>,
-    /// For each such target: the place of the last change that it has replayed since then.
+    /// For each such target: the place of the last change that the target has replayed after that
+    /// start.
     last_place: BTreeMap<usize, (u64, u64)>,
 }
 
@@ -155,8 +156,8 @@ impl Witness {
         Ok(())
     }
 
-    /// Records that the session of a client has ended, or that the client has died. Its lost
-    /// changes stay lost, and changes of other clients may depend on them.
+    /// Records that the session of a client has ended, or that the client has died. The lost
+    /// changes of the session stay lost, and changes of other clients may depend on these changes.
     pub(crate) fn session_lost(&mut self, session: SessionId) {
         self.replays.owed.retain(|id, _| id.0 != session);
         self.replays.kept.retain(|id| id.0 != session);
@@ -222,7 +223,7 @@ impl Witness {
 }
 
 /// Extracts the reply to an operation from the reply in a slot record. The record of the replay
-/// slot contains it inside a `ReplayReply`.
+/// slot contains the reply inside a `ReplayReply`.
 pub(super) fn logged_reply(slot: u32, reply: &[u8]) -> Result<Vec<u8>, String> {
     if slot != REPLAY_SLOT {
         return Ok(reply.to_vec());
