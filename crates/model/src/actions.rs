@@ -15,14 +15,15 @@ pub enum Action {
     Write(Index),
     /// A member syncs all records of its log.
     Sync(Index),
-    /// A request of the first member arrives at the second one, and the reply arrives at the first
-    /// one.
+    /// A request of the first member arrives at the second member, and the reply arrives at the
+    /// first member.
     Exchange(Index, Index),
-    /// A request of the first member arrives at the second one, and the reply is lost.
+    /// A request of the first member arrives at the second member, and the reply is lost.
     LoseReply(Index, Index),
-    /// The network delays a request of the first member to the second one.
+    /// The network delays a request of the first member to the second member.
     DelayRequest(Index, Index),
-    /// A request of the first member arrives at the second one, and the network delays the reply.
+    /// A request of the first member arrives at the second member, and the network delays the
+    /// reply.
     DelayReply(Index, Index),
     /// The delayed message arrives.
     DeliverLate,
@@ -62,16 +63,17 @@ pub enum Action {
     /// Management makes the member with the longest log the primary, after all serving members have
     /// reported a loss.
     RecoverFromLoss,
-    /// A process is killed, and a new one starts.
+    /// A process is killed, and a new process starts.
     Kill(Index),
-    /// A process is killed before it has stored its newest cluster map, and a new one starts. This
-    /// step and a power loss after it together represent a power loss before the map was stored.
+    /// A process is killed before it has stored its newest cluster map, and a new process starts.
+    /// Followed by a power loss, this step represents a power loss before the map was stored.
     KillWithOldMap(Index),
-    /// A host loses power. Only the given number of records of its log is left.
+    /// A host loses power. Only the given number of records of the member's log is left.
     LosePower(Index, u8),
 }
 
-/// Adds the steps that may be possible in `state` to `actions`. [`perform`] refuses some of them.
+/// Adds the steps that may be possible in `state` to `actions`. [`perform`] refuses some of these
+/// steps.
 pub(crate) fn possible(model: &GroupModel, state: &State, actions: &mut Vec<Action>) {
     let left = state.left;
     let may_change = state.group.epoch < model.bounds.epochs;
@@ -141,7 +143,7 @@ pub(crate) fn possible(model: &GroupModel, state: &State, actions: &mut Vec<Acti
     }
 }
 
-/// Performs a step. Returns `false` if it is not possible.
+/// Performs a step. Returns `false` if the action is not possible.
 pub(crate) fn perform(model: &GroupModel, state: &mut State, action: Action) -> bool {
     let bug = model.bug;
     match action {
@@ -207,7 +209,7 @@ pub(crate) fn perform(model: &GroupModel, state: &mut State, action: Action) -> 
     }
 }
 
-/// Sends a request of a primary to another member. Depending on `action`, the reply arrives too.
+/// Sends a request of a primary to another member. Depending on `action`, the reply also arrives.
 fn send(
     state: &mut State,
     action: &Action,
@@ -272,8 +274,8 @@ fn may_stop(link: &Link, bug: Option<PlantedBug>) -> bool {
     !link.may_serve || bug == Some(PlantedBug::StopCountingAsked)
 }
 
-/// Whether `member` may ask to take over in the present epoch: it is a serving backup member with a
-/// synced log, and lacks no records.
+/// Whether `member` may ask to take over in the present epoch: the member is a serving backup
+/// member with a synced log, and lacks no records.
 fn may_ask_to_take_over(state: &State, member: Index, bug: Option<PlantedBug>) -> bool {
     let asker = &state.members[member];
     let lacks_records = asker.lacks_records && bug != Some(PlantedBug::PromoteAfterPowerLoss);

@@ -1,9 +1,10 @@
-//! Protocol errors that tests plant into the model. The checker must find each of them.
+//! Protocol errors that tests plant into the model. The checker must find each of these bugs.
 
 /// An error in the protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PlantedBug {
-    /// The primary replies when it has appended the record itself, before the record is held.
+    /// The primary replies when the primary itself has appended the record, before the record is
+    /// held.
     ReplyBeforeHeld,
     /// The primary reports records as durable that are held but not safe.
     ReplyDurableBeforeSafe,
@@ -23,8 +24,8 @@ pub enum PlantedBug {
     /// A restarted member treats a request to its previous process like a request to its present
     /// process.
     TrustLateRequest,
-    /// If all serving members have lost their page caches, the first of them becomes the primary,
-    /// although another one may have a longer log.
+    /// If all serving members have lost their page caches, the first of these members becomes the
+    /// primary, although another member may have a longer log.
     FirstLogWins,
     /// The primary ships records to absent members before it has synced them.
     ShipUnsynced,
@@ -34,19 +35,20 @@ pub enum PlantedBug {
     ForgetPromise,
     /// The primary stops waiting for a counted member that management may mark as in sync.
     StopCountingAsked,
-    /// A process becomes the primary with an older cluster map. It does not count the members that
-    /// an earlier process has asked management to mark as in sync, and replies without them.
+    /// A process becomes the primary with an older cluster map. This process does not count the
+    /// members that an earlier process has asked management to mark as in sync, and replies without
+    /// these members.
     ForgetCounted,
-    /// A member whose host has lost its page cache acts as the primary, because it is the only
-    /// serving member in its map. But management may have marked another member as in sync at the
-    /// request of an earlier process.
+    /// A member whose host has lost its page cache acts as the primary, because this member is the
+    /// only serving member in its map. But management may have marked another member as in sync at
+    /// the request of an earlier process.
     LeadDespiteCounted,
-    /// A primary does not record its first epoch in its member mark. Its next process has an older
-    /// cluster map, and accepts requests of the previous primary.
+    /// A primary does not record its first epoch in its member mark. The next process of this
+    /// member has an older cluster map, and accepts requests of the previous primary.
     ForgetTerm,
     /// A backup member does not record in its member mark the epoch in which it confirms records.
-    /// After a power loss, it has an older cluster map, and treats its log as complete when it has
-    /// the records of the previous primary.
+    /// After a power loss, the member has an older cluster map, and treats its log as complete when
+    /// it has the records of the previous primary.
     ForgetConfirmed,
     /// A deposed primary continues to act as the primary in the epoch of its successor.
     GoOnDeposed,
@@ -67,10 +69,11 @@ pub enum PlantedBug {
     /// A process forgets that an earlier process has asked to take over or to drop a member.
     ForgetAsked,
     /// A backup member with an old cluster map asks to take over, and thereby removes from its
-    /// member mark the members that it has asked to mark as in sync in a later epoch (hole H36).
+    /// member mark the members for which it has sent requests in a later epoch (hole H36).
     ForgetLaterEpoch,
     /// A new primary asks management to mark a member as in sync although its promises to earlier
-    /// primaries have not ended. The member may have promised nothing to them (hole H44).
+    /// primaries have not ended. The member may have promised nothing to these primaries (hole
+    /// H44).
     MarkDuringWait,
 }
 

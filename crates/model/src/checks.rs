@@ -1,4 +1,4 @@
-//! The checks of the model: small bounds of the state space for `cargo test`, and larger ones for
+//! The checks of the model: small bounds of the state space for `cargo test`, and larger bounds for
 //! `cargo xtask external --only epochs`.
 
 use crate::GroupModel;
@@ -206,7 +206,7 @@ pub const LARGE: &[Check] = &[
 const MANY: Faults =
     Faults { writes: 3, power_losses: 2, kills: 1, old_maps: 2, late_messages: 1, late_changes: 2 };
 
-/// Models for random runs. They have too many states for a complete search.
+/// Models for random runs. These models have too many states for a complete search.
 pub const RANDOM: &[Check] = &[
     check("random runs of two members", moved(2, 6, MANY), &[]),
     check("random runs of three members", moved(3, 6, MANY), &[]),

@@ -6,7 +6,8 @@ use crate::log::{Index, Members};
 /// The group in one version of the cluster map.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Group {
-    /// Epoch of the group. It rises with each change of the primary or of the serving members.
+    /// Epoch of the group. The epoch rises with each change of the primary or of the serving
+    /// members.
     pub epoch: u8,
     /// The primary.
     pub primary: Index,
@@ -42,7 +43,7 @@ impl Group {
     }
 
     /// Makes a member that is not the primary stop serving. The epoch rises even if the member did
-    /// not serve, which revokes requests to mark it as in sync.
+    /// not serve, which revokes requests to mark the member as in sync.
     pub fn drop_member(&mut self, member: Index) {
         assert!(self.primary != member, "the primary is not dropped");
         self.epoch += 1;

@@ -14,11 +14,11 @@ pub struct History {
     made: u8,
     /// Records on which some reply relies that a client has received.
     pub acknowledged: Records,
-    /// Records that a client knows to be durable.
+    /// Records that a reply has reported to a client as durable.
     pub durable: Records,
     /// Records that all serving members have lost with their page caches, and that were not
-    /// durable. Clients may lose them. A previous primary may still send replies that rely on them,
-    /// until its lease ends.
+    /// durable. Clients may lose these records. A previous primary may still send replies that rely
+    /// on these records, until its lease ends.
     forgiven: Records,
     /// Acknowledged records that each member has lost with its page cache.
     pub lost: [Records; MOST_MEMBERS],
@@ -91,7 +91,8 @@ impl History {
     }
 
     /// Records that all serving members have lost their page caches. `left` are the records that at
-    /// least one of them still has. Clients may lose all other records, unless these are durable.
+    /// least one serving member still has. Clients may lose all other records, unless these are
+    /// durable.
     pub fn forgive(&mut self, left: Records) {
         let lost = self.made_records().without(left).without(self.durable);
         self.forgiven = self.forgiven.or(lost);

@@ -1,11 +1,12 @@
 //! A model of a metadata group for exhaustive checks: shipping of the log, leases, changes of the
 //! epoch, return of members, power losses. The model checker `stateright` visits *every* state that
-//! the model can reach within given bounds, and checks properties in each of them. In contrast, the
+//! the model can reach within given bounds, and checks properties in each state. In contrast, the
 //! simulation (`skep-sim`) runs the real state machines, but only in some random schedules.
 //!
-//! The protocol is that of `docs/design/0014-metadata-groups.md`, whose section "Model" states what
-//! the model covers, and what it does not. The comment of each module lists the source files whose
-//! rules it repeats. A commit that changes such a rule must change the model too.
+//! The protocol is the protocol of `docs/design/0014-metadata-groups.md`, whose section "Model"
+//! states the parts that the model covers, and the parts that the model omits. The comment of each
+//! module lists the source files whose rules it repeats. A commit that changes such a rule must
+//! also change the model.
 //!
 //! # Time
 //! The model has no clock. A backup member may ask to take over at any time. The promises of a

@@ -28,7 +28,7 @@ impl Log {
         (u128::BITS - self.0.leading_zeros()).div_ceil(BITS) as u8
     }
 
-    /// Returns the record with this index. The log must have it.
+    /// Returns the record with this index. The log must have this record.
     pub fn record(self, number: u8) -> Record {
         assert!(1 <= number && number <= self.last(), "the log has record {number}");
         let bits = (self.0 >> (u32::from(number - 1) * BITS)) as u8;

@@ -1,5 +1,5 @@
-//! Checks the model within larger bounds, and then random runs of it, for some minutes. Prints the
-//! number of states of each check.
+//! Checks the model within larger bounds, and then random runs of the model, for some minutes.
+//! Prints the number of states of each check.
 
 use skep_model::checks::{LARGE, RANDOM, run, run_random};
 use std::process::ExitCode;

@@ -19,24 +19,24 @@ pub struct Member {
     pub synced: u8,
     /// Last record in the store. All records of the store are safe.
     pub stored: u8,
-    /// Whether the host has lost its page cache, and possibly records in it that the member has
-    /// confirmed.
+    /// Whether the host has lost its page cache, and possibly records in the page cache that the
+    /// member has confirmed.
     pub lacks_records: bool,
     /// The member mark on the device: the newest epoch in which this member was the primary or has
     /// confirmed records, and the members that it has asked management to mark as in sync in this
     /// epoch.
     pub counted: (u8, Members),
     /// The newest epoch in which this member has sent a request to management that may make it the
-    /// only serving member. Zero means that there is no such request which management may still
-    /// carry out. This value is on the device.
+    /// only serving member. Zero means that management can no longer carry out any such request.
+    /// This value is on the device.
     pub asked: u8,
     /// Whether a promise of the member not to reply as a primary has not ended yet. The promise
     /// also binds a later process.
     pub has_promised: bool,
     /// The group in the newest cluster map that the process has.
     pub map: Group,
-    /// The group in the map on the device, which may be older. The next process may start with it,
-    /// because a service stores a cluster map a moment after it has received the map.
+    /// The group in the map on the device, which may be older. The next process may start with this
+    /// map, because a service stores a cluster map a moment after it has received the map.
     pub stored_map: Group,
     /// The group in a newer map, which a killed process had received and not stored. The present
     /// process may receive this map, even if management has changed the group since then.
@@ -127,7 +127,7 @@ impl Member {
     /// Records durably that this member sends a request to management which may make it the only
     /// serving member. If `is_known` is false, the member forgets the request (a planted bug). If
     /// the map is older than the epoch in the member mark, management will refuse the request, so
-    /// nothing is recorded.
+    /// the method records nothing.
     pub fn ask(&mut self, is_known: bool, bug: Option<PlantedBug>) {
         let epoch = self.map.epoch;
         if epoch < self.counted.0 && bug != Some(PlantedBug::ForgetLaterEpoch) {
@@ -141,9 +141,9 @@ impl Member {
         }
     }
 
-    /// Returns the last record that the member confirms. `appended` is the last record that it has
-    /// appended or compared. While management may carry out a request that makes the member the
-    /// only serving one, the member confirms only synced records.
+    /// Returns the last record that the member confirms. `appended` is the last record that the
+    /// member has appended or compared. While management may carry out a request that makes the
+    /// member the only serving member, the member confirms only synced records.
     pub fn confirmed(&self, appended: u8) -> u8 {
         if self.asked == self.map.epoch { appended.min(self.synced) } else { appended }
     }
@@ -230,7 +230,7 @@ impl Member {
     }
 
     /// Returns the reply to a request. `is_behind` means that the member lacks the record before
-    /// the first one of the request.
+    /// the first record of the request.
     fn reply(&self, request: &Request, is_behind: bool) -> Reply {
         let appended = match &self.role {
             Role::Backup(backup) => backup.matched,
@@ -256,7 +256,7 @@ impl Backup {
         self.received = Some(ReceivedTerm { primary, since, epoch, has_no_wait });
     }
 
-    /// Forgets values on which nothing depends any more, so that the checker has fewer different
+    /// Forgets values that no longer affect the member, so that the checker has fewer different
     /// states.
     pub fn forget_unused(&mut self, lacks_records: bool, epoch: u8, bug: Option<PlantedBug>) {
         if !lacks_records {

@@ -1,8 +1,9 @@
 //! The messages between the members, and the network.
 //!
-//! A request and its reply normally arrive immediately, or one of them is lost. The network may
-//! delay one message at a time, and deliver it later or never. In the same way, it may delay a
-//! request to management that would make its sender the only serving member.
+//! A request and its reply normally arrive immediately, or the request or the reply is lost. The
+//! network may delay one message at a time, and deliver this message after other messages or never.
+//! In the same way, the network may delay a request to management that would make its sender the
+//! only serving member.
 
 use crate::log::{Index, Log, Progress};
 
@@ -26,7 +27,7 @@ pub struct Request {
     /// Whether the sender still waits for the end of the leases of earlier primaries.
     pub waits: bool,
     /// Whether an acknowledgement of this request still grants a lease. The lease begins when the
-    /// primary sends the request, so it may end before a late acknowledgement.
+    /// primary sends the request, so the lease may end before a late acknowledgement.
     pub is_fresh: bool,
     /// Whether the process that has sent the request still exists. `false` means that the reply
     /// will be lost.
@@ -40,10 +41,10 @@ pub struct Reply {
     pub epoch: u8,
     /// Whether the process that has sent the reply still exists.
     pub has_sender: bool,
-    /// The records that the member has, as far as it has compared them in this epoch.
+    /// The records that the member has and that it has compared in this epoch.
     pub progress: Progress,
-    /// Whether the member lacks the record before the first record of the request, so that it
-    /// appended none of the records.
+    /// Whether the member lacks the record before the first record of the request, so that the
+    /// member appended none of the records.
     pub is_behind: bool,
     /// Whether the lease that this reply grants has not ended yet.
     pub grants: bool,
@@ -71,8 +72,8 @@ pub enum LateMessage {
 }
 
 /// A request to management that waits in the network, in a queue of management, or in the log of a
-/// previous leader. Management carries it out only if the group is still in the epoch of the
-/// request. So a second arrival of the same request has no effect.
+/// previous leader. Management carries out this change only if the group is still in the epoch of
+/// the request. So a second arrival of the same request has no effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum LateChange {
     /// The request of this backup member to become the primary.
@@ -82,8 +83,8 @@ pub enum LateChange {
 }
 
 impl LateMessage {
-    /// Records that the promises of a member have ended, and with them the leases that it has
-    /// granted.
+    /// Records that the promises of a member have ended, together with the leases that the member
+    /// has granted.
     pub fn end_promise(&mut self, member: Index) {
         match self {
             Self::Request { to, request } if *to == member => request.is_fresh = false,

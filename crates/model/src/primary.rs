@@ -24,7 +24,7 @@ pub struct Primary {
     /// safe.
     pub begun_with: u8,
     /// The previous primary, whose confirmation ends the wait for leases. `None` means that no
-    /// confirmation ends it.
+    /// confirmation ends the wait.
     pub former: Option<Index>,
     /// The other members. The element of the primary itself is unused.
     pub links: [Link; MOST_MEMBERS],
@@ -103,7 +103,7 @@ impl Primary {
         Progress { appended: self.held.max(begun_with), synced }
     }
 
-    /// Forgets values on which nothing depends any more, so that the checker has fewer different
+    /// Forgets values that no longer affect the primary, so that the checker has fewer different
     /// states.
     pub fn forget_unused(&mut self) {
         if self.safe >= self.begun_with {

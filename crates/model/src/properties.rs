@@ -56,7 +56,7 @@ pub const PRIMARY_HAS_RECORDS: &str = "primary has all acknowledged records";
 /// Each serving member whose host has kept its page cache has each record on which a received reply
 /// relies.
 pub const MEMBERS_HAVE_RECORDS: &str = "serving members have all acknowledged records";
-/// Each serving member has synced each record that a client knows to be durable.
+/// Each serving member has synced each record that a reply has reported to a client as durable.
 pub const DURABLE_ON_DEVICES: &str = "serving members have all durable records on the device";
 /// At most one member may reply to clients.
 pub const ONE_REPLIES: &str = "only one member may reply at a time";
@@ -71,14 +71,15 @@ pub const LOGS_AGREE: &str = "serving members have the same log records up to th
 pub const COMPLETE_PRIMARY: &str = "a primary has the records that its host lost";
 /// A backup member takes over, and replies.
 pub const TAKE_OVER: &str = "a backup member takes over";
-/// All members serve again after a take-over, in the term of the new primary.
+/// After a take-over, all members serve in the term of the new primary.
 pub const RETURN: &str = "a former primary returns";
-/// All serving members lose their page caches, and one of them continues the group.
+/// All serving members lose their page caches, and one member continues the group.
 pub const RECOVERY: &str = "the group continues after a power loss of all members";
 /// Management carries out a late request of a member whose host has lost its page cache, and this
 /// member serves alone.
 pub const LATE_CHANGE: &str = "a member serves alone after a late request";
-/// A new primary replies early, because the previous primary has confirmed an epoch of the new one.
+/// A new primary replies early, because the previous primary has confirmed an epoch of the new
+/// primary.
 pub const RELEASE: &str = "a moved primary releases its lease";
 
 /// Returns all properties.
@@ -94,8 +95,8 @@ pub fn always() -> Vec<&'static str> {
     ALWAYS.iter().map(|(name, _)| *name).collect()
 }
 
-/// A process that is the primary in the present epoch has all acknowledged records, whether or not
-/// it may already reply.
+/// A process that is the primary in the present epoch has all acknowledged records, even before it
+/// may reply.
 fn primary_has_acknowledged(_: &GroupModel, state: &State) -> bool {
     state.indices().all(|it| match state.primary(it) {
         Some((member, _)) if member.map.epoch == state.group.epoch => {
@@ -105,16 +106,16 @@ fn primary_has_acknowledged(_: &GroupModel, state: &State) -> bool {
     })
 }
 
-/// Each serving member whose host has kept its page cache has all acknowledged records, so it could
-/// take over.
+/// Each serving member whose host has kept its page cache has all acknowledged records, so this
+/// member could take over.
 fn members_have_acknowledged(_: &GroupModel, state: &State) -> bool {
     state.group.serving.iter().map(|it| &state.members[it]).all(|member| {
         member.lacks_records || state.history.acknowledged.without(member.log.records()).is_empty()
     })
 }
 
-/// Each serving member has synced all durable records. So even if all hosts lose power now, and
-/// only one serving member keeps its disk, nothing durable is lost.
+/// Each serving member has synced all durable records. So even if all hosts lose power in this
+/// state, and only one serving member keeps its disk, the group loses no durable record.
 fn members_have_durable(_: &GroupModel, state: &State) -> bool {
     state.group.serving.iter().map(|it| &state.members[it]).all(|member| {
         let on_device = member.log.up_to(member.synced).records();

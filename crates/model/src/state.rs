@@ -15,7 +15,7 @@ use crate::primary::{Primary, Standing};
 pub struct State {
     /// The members.
     pub members: Vec<Member>,
-    /// The group as management has it.
+    /// The group in the state of management.
     pub group: Group,
     /// Members that the primary has asked management to mark as in sync in this epoch.
     pub mark_requests: Members,
@@ -103,8 +103,8 @@ impl State {
         self.rise(own);
     }
 
-    /// Recomputes the watermarks of a primary, and moves its safe records to its store. Does
-    /// nothing for a backup member.
+    /// Recomputes the watermarks of a primary, and moves its safe records to its store. The method
+    /// does nothing for a backup member.
     pub fn rise(&mut self, own: Index) {
         let confirmed = self.members[own].confirmed(self.members[own].log.last());
         let Member { synced, stored, role, .. } = &mut self.members[own];
@@ -126,8 +126,8 @@ impl State {
         self.lead_if_possible(own, bug);
     }
 
-    /// Makes a backup member the primary if it is the primary in its map, and [`Member::may_lead`]
-    /// holds.
+    /// Makes a backup member the primary if its map names this member as the primary, and
+    /// [`Member::may_lead`] holds.
     fn lead_if_possible(&mut self, own: Index, bug: Option<PlantedBug>) {
         let member = &mut self.members[own];
         if !member.may_lead(own, bug) {
@@ -167,7 +167,7 @@ impl State {
     }
 
     /// Delivers to a member the map that its killed process had received and not stored. Returns
-    /// `false` if there is no such map.
+    /// `false` if the process has no unstored map.
     pub fn receive_unstored_map(&mut self, own: Index, bug: Option<PlantedBug>) -> bool {
         let Some(map) = self.members[own].unstored_map else { return false };
         self.set_map(own, map, bug, true);
@@ -175,7 +175,7 @@ impl State {
     }
 
     /// Delivers a newer map to a member. `keeps_old` means that the process has received the map,
-    /// and the device still has the previous one.
+    /// and the device still has the previous map.
     fn set_map(&mut self, own: Index, map: Group, bug: Option<PlantedBug>, keeps_old: bool) {
         let member = &mut self.members[own];
         member.stored_map = if keeps_old { member.map } else { map };
@@ -217,7 +217,7 @@ impl State {
         })
     }
 
-    /// Delivers a reply. Returns `false` if the receiver ignores it.
+    /// Delivers a reply. Returns `false` if the receiver ignores the reply.
     pub fn deliver_reply(&mut self, from: Index, to: Index, reply: &Reply) -> bool {
         let member = &mut self.members[to];
         if reply.epoch != member.map.epoch {
@@ -232,7 +232,8 @@ impl State {
         true
     }
 
-    /// Ends the promises of a member. The leases that it has granted have ended before.
+    /// Ends the promises of a member. The leases that the member has granted have ended before this
+    /// moment.
     pub fn end_promise(&mut self, own: Index) -> bool {
         if !self.members[own].has_promised {
             return false;
@@ -247,8 +248,8 @@ impl State {
         true
     }
 
-    /// Starts a new process of a member after the previous one was killed. `has_old_map` means that
-    /// the previous one had not stored its newest map.
+    /// Starts a new process of a member after the previous process was killed. `has_old_map` means
+    /// that the previous process had not stored its newest map.
     pub fn restart(&mut self, own: Index, has_old_map: bool, bug: Option<PlantedBug>) {
         let member = &mut self.members[own];
         if bug == Some(PlantedBug::ForgetAsked) {
@@ -272,8 +273,8 @@ impl State {
         let before = member.log.records();
         member.log = member.log.up_to(kept);
         let lost = before.without(member.log.records());
-        // The store on the device may be older, so begin with an empty one. Its records are in the
-        // log.
+        // The store on the device may be older than the log, so begin with an empty store. The
+        // records of the store are in the log.
         (member.synced, member.stored, member.lacks_records) = (kept, 0, true);
         self.history.note_loss(own, lost);
         let serving = || self.group.serving.iter().map(|it| &self.members[it]);
@@ -285,7 +286,7 @@ impl State {
     }
 
     /// Makes the member with the longest log the primary, if all serving members have reported the
-    /// loss of their page caches in this epoch. Otherwise returns `false`.
+    /// loss of their page caches in this epoch. Returns `false` if such a report is missing.
     pub fn recover_from_loss(&mut self, bug: Option<PlantedBug>) -> bool {
         let group = self.group;
         let reports = |it: Index| {

@@ -13,7 +13,7 @@ use skep_model::properties::{
 /// Two members, one record and one power loss.
 const ONE_LOSS: Bounds = records(2, 4, Faults { writes: 1, power_losses: 1, ..NO_FAULTS });
 
-/// Two members, one record, one power loss, and one request that management carries out late.
+/// Two members, one record, one power loss, and one late request to management.
 const LATE_REQUEST: Bounds =
     records(2, 2, Faults { writes: 1, power_losses: 1, late_changes: 1, ..NO_FAULTS });
 
