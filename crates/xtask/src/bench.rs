@@ -81,7 +81,7 @@ fn cpu_seconds() -> Outcome<f64> {
 ///
 /// The function drops one file at a time. It does not use `/proc/sys/vm/drop_caches`, which drops
 /// the caches of the whole machine and needs root. A write to that file also blocks on every
-/// mounted file system, even on one that hangs.
+/// mounted file system, even on a file system that hangs.
 fn drop_cached_data(directory: &Path) -> Outcome {
     let named = |error: std::io::Error| {
         format!("cannot drop the cached data below {}: {error}", directory.display())

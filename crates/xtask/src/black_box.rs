@@ -2,8 +2,8 @@
 //!
 //! The tests of a program run one at a time, since each test starts a whole cluster. The tests
 //! spend most of their time waiting, so two programs can share two cores. At the same time, one
-//! program of [`WAITING`] runs. Programs in [`OF_THE_HOST`] would see changes that other programs
-//! make on the host, so they run after all others.
+//! program of [`WAITING`] runs. Changes that other programs make on the host would disturb the
+//! programs in [`OF_THE_HOST`], so these programs run after all others.
 //!
 //! The step ends with a table of the programs and their times, the slowest first. [`SECONDS`] has
 //! the expected times.
@@ -19,8 +19,8 @@ use std::time::Instant;
 /// Programs that compare the directories of simulated hosts before and after a test. The root
 /// directory of a simulated host is an overlay over the root directory of the real host, in which
 /// other programs change files. So these programs start when all others have ended. Each simulated
-/// host has its own `/run`, so these programs do not see each other's networks and can run at the
-/// same time.
+/// host has its own `/run`, so each of these programs has a separate list of networks, and the
+/// programs can run at the same time.
 const OF_THE_HOST: &[&str] = &["deploy", "ondemand", "deploy_copies", "staging"];
 
 /// Programs that wait for timers nearly all of the time: for the ends of leases, time limits,
@@ -38,10 +38,10 @@ const WAITING: &[&str] = &[
     "mount_waits",
 ];
 
-/// Expected times of the programs that take long, in seconds, on a host with two cores. They are
-/// from one run of the step, beside unit tests. The program with the longest time starts first, so
-/// that both workers end at nearly the same time. After a change of the tests, take the times from
-/// the table that the step prints.
+/// Expected times of the programs that take long, in seconds, on a host with two cores. The times
+/// are from one run of the step, at the same time as unit tests. The program with the longest time
+/// starts first, so that both workers end at nearly the same time. After a change of the tests,
+/// take the times from the table that the step prints.
 #[rustfmt::skip]
 const SECONDS: &[(&str, u64)] = &[
     ("metadata_groups", 350), ("deploy", 340), ("ondemand", 310), ("deploy_copies", 260),
@@ -83,7 +83,7 @@ fn expected(name: &str) -> u64 {
     SECONDS.iter().find(|(long, _)| *long == name).map_or(OTHER_SECONDS, |(_, seconds)| *seconds)
 }
 
-/// Builds the programs and runs all of them.
+/// Builds and runs all programs.
 ///
 /// # Errors
 /// Lists the programs that had a failed test. Says how much space is missing if the disk is nearly
@@ -98,7 +98,7 @@ pub(crate) fn run() -> Outcome {
     let Plan { waiting, of_the_host, others } = plan(programs)?;
     let runner = Runner { logs: LOGS, workers: WORKERS, command };
     let one_at_a_time = Runner { workers: 1, ..runner };
-    // No program of `WAITING` runs meanwhile, so one more of these programs can run.
+    // No program of `WAITING` runs at this time, so one more of these programs can run.
     let at_the_end = Runner { workers: WORKERS + 1, ..runner };
     let begin = Instant::now();
     let (waiting, others) = thread::scope(|scope| {
@@ -172,7 +172,7 @@ fn plan(mut programs: Vec<Program>) -> Outcome<Plan> {
 ///
 /// Each program has its own mount namespace. A mount stays until the last mount namespace with a
 /// copy of the mount ends. Test programs create mount namespaces, for example by `ip netns exec`.
-/// If all programs shared one namespace, such a namespace of one program could keep the mounts of
+/// If all programs shared one namespace, a mount namespace of one program could keep the mounts of
 /// another program that runs at the same time.
 ///
 /// Each program also has its own network namespace with a loopback interface. A cluster that starts

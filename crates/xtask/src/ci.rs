@@ -23,7 +23,7 @@ struct Step {
     name: &'static str,
     /// Whether the step needs root, or programs that do not belong to Rust's tools.
     needs_machine: bool,
-    /// Maximum time on a host with two cores, in seconds. This time includes builds that begin with
+    /// Maximum time on a host with two cores, in seconds. The time includes builds that begin with
     /// an empty target directory.
     budget: u64,
     run: fn() -> Outcome,
@@ -88,12 +88,12 @@ fn check_vectors() -> Outcome {
     call("python3", &["tools/vectors.py"], &[])
 }
 
-/// Programs with unit tests that take long. These programs start first.
+/// Programs with unit tests that take long. The step starts these programs first.
 const LONG: &[&str] =
     &["scale", "skep_management", "skep_metadata", "skep_copy", "skep_storage", "skep_cluster"];
 
 /// Tests all crates, except the crates that have a step of their own. Runs two programs at a time,
-/// because some of the long ones wait for timers or disks most of the time.
+/// because some of the long programs wait for timers or disks most of the time.
 fn test() -> Outcome {
     let mut programs = built::programs(UNIT_TESTS)?;
     programs.retain(|program| program.is_test);
@@ -123,8 +123,8 @@ fn unit_tests(program: &Program) -> Command {
     command
 }
 
-/// Checks the generated pages. They come from the program `skep` that the step `test` has built,
-/// because a build of this program alone would compile most crates again.
+/// Checks the generated pages. The pages come from the program `skep` that the step `test` has
+/// built, because a build of this program alone would compile most crates again.
 fn check_docs() -> Outcome {
     let programs = built::programs(UNIT_TESTS)?;
     let skep = programs.iter().find(|it| !it.is_test && it.name == "skep");
@@ -173,7 +173,7 @@ pub(crate) fn run(options: &Options) -> Outcome {
     if steps.iter().any(|step| step.needs_machine) {
         needs::check()?;
     }
-    // If there are outputs of the last step, an earlier run has completed all steps.
+    // Outputs of the last step show that an earlier run has completed all steps.
     let is_built = root().join(black_box::LOGS).exists();
     let budget = if is_built { BUDGET_WITHOUT_BUILDS } else { BUDGET };
     let mut report: Vec<(&Step, Duration, Outcome)> = Vec::new();

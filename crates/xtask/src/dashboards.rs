@@ -10,18 +10,18 @@ use crate::repository::{Generated, Outcome, write_or_check};
 use description::{DASHBOARDS, Dashboard, Form, Panel, Query, ROW};
 use serde_json::{Map, Value, json};
 
-/// Version of the dashboard format. Grafana 10 and later can read this version, and convert it to
-/// their own version.
+/// Version of the dashboard format. Grafana 10 and later versions can read this version, and
+/// convert it to their own version.
 const SCHEMA_VERSION: u32 = 38;
 /// Number of columns of Grafana's grid.
 const COLUMNS: usize = 24;
 /// The label matcher that replaces the word `CLUSTER` in queries.
 const CLUSTER: &str = "skep_cluster=~\"$cluster\"";
-/// The interval that replaces the word `RATE` in queries. Grafana sets it to at least four scrape
-/// intervals.
+/// The interval that replaces the word `RATE` in queries. Grafana sets this interval to at least
+/// four scrape intervals.
 const RATE: &str = "$__rate_interval";
 
-/// Writes the dashboards, or (with `check`) checks that they are up to date.
+/// Writes the dashboards, or (with `check`) checks that the dashboards are up to date.
 ///
 /// # Errors
 /// Lists the stale files, or describes the reason why a file cannot be written.
@@ -59,8 +59,8 @@ fn of(dashboard: &Dashboard) -> Value {
             "name": "cluster", "label": "Cluster", "type": "query", "datasource": datasource(),
             "query": { "query": "label_values(skep_node_info, skep_cluster)", "refId": "cluster" },
             "refresh": 2, "includeAll": true, "multi": true,
-            // This pattern also matches series without a cluster label. Prometheus stores such
-            // series if it does not use service discovery.
+            // This pattern also matches series without a cluster label. Prometheus stores series
+            // without a cluster label if it does not use service discovery.
             "allValue": ".*",
             "current": { "text": "All", "value": "$__all" },
         }),

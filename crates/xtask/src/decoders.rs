@@ -1,5 +1,5 @@
-//! All decoders of untrusted bytes. Each has a check of the same property: the decoder never
-//! panics, and a value that it accepts is encoded to the same bytes again.
+//! All decoders of untrusted bytes. Each decoder has a check of the same property: the decoder
+//! never panics, and the encoding of an accepted value has the same bytes.
 
 mod records;
 
@@ -12,8 +12,8 @@ use skep_wire::frame::{HEADER_BYTES, Header};
 pub struct Decoder {
     /// Name of the decoder, and of its fuzz target in `fuzz/`.
     pub name: &'static str,
-    /// Decodes bytes. Panics if the decoder accepts the bytes but the value is not encoded to the
-    /// same bytes again.
+    /// Decodes bytes. Panics if the decoder accepts the bytes and the encoding of the value has
+    /// other bytes.
     pub check: fn(&[u8]),
     /// Returns valid inputs of the decoder. Valid inputs of the decoders for messages are in
     /// `vectors/wire` instead.
@@ -31,8 +31,8 @@ pub fn all() -> impl Iterator<Item = &'static Decoder> {
     MESSAGES.iter().chain(records::RECORDS)
 }
 
-/// Decodes `bytes` with the decoder `name`. Checks that an accepted value is encoded to the same
-/// bytes again.
+/// Decodes `bytes` with the decoder `name`. Checks that the encoding of an accepted value has the
+/// same bytes.
 ///
 /// # Panics
 /// Panics if no decoder has this name, or if the bytes differ.
@@ -81,8 +81,8 @@ fn check_fuse_request(bytes: &[u8]) {
     let _ = skep_fuse::is_request(bytes);
 }
 
-/// Returns one kernel request of each kind. It consists of the header with its opcode, the struct
-/// of the operation, and two names.
+/// Returns one kernel request of each kind. Each request consists of the header with its opcode,
+/// the struct of the operation, and two names.
 fn fuse_requests() -> Vec<Vec<u8>> {
     let request = |opcode: u8| {
         let mut bytes = vec![0; 40];

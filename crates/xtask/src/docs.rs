@@ -15,8 +15,8 @@ use skep_wire::frame::HEADER_FIELDS;
 use skep_wire::limits;
 use std::path::Path;
 
-/// Writes the pages, or (with `check`) checks that they are up to date. Builds the program `skep`
-/// first.
+/// Writes the pages, or (with `check`) checks that the pages are up to date. Builds the program
+/// `skep` first.
 ///
 /// # Errors
 /// Lists the stale pages, or describes the reason why a page cannot be written.

@@ -31,14 +31,14 @@ pub(crate) struct Options {
     seconds: u32,
 }
 
-/// The tests or programs of a suite. The name of a suite decides nothing.
+/// The tests or programs of a suite. The decision does not depend on the name of the suite.
 #[derive(Clone, Copy)]
 enum Runs {
     /// Test cases of `skep-testkit`.
     Tests {
         /// Name of the file with the tests.
         test: &'static str,
-        /// A filter for the test cases. Empty means all of them.
+        /// A filter for the test cases. Empty means all test cases.
         case: &'static str,
     },
     /// Test cases of the file `suites`, which run the external suites that `cargo xtask suites`
@@ -68,8 +68,8 @@ struct Suite {
     name: &'static str,
     about: &'static str,
     runs: Runs,
-    /// The required programs. Each has the Debian package that contains it, or a sentence on how to
-    /// install it.
+    /// The required programs. Each program has the Debian package that contains it, or a sentence
+    /// that explains its installation.
     programs: &'static [(&'static str, &'static str)],
     /// The environment variable for the number of operations of each test, and its default value
     /// for this command. The default is much larger than in CI.
@@ -329,7 +329,7 @@ impl Suite {
     }
 
     /// Whether the suite starts clusters with the program `skep` of the release build. The suite
-    /// with AddressSanitizer builds a program of its own.
+    /// with AddressSanitizer builds a separate program.
     fn needs_skep(&self) -> bool {
         match self.runs {
             Runs::Tests { .. }
@@ -361,7 +361,7 @@ impl Suite {
             Runs::EpochModel => {
                 call(env!("CARGO"), &["run", "--release", "--package", "skep-model"], &[])
             }
-            // This downloads the database, so it needs the network.
+            // This command downloads the database, so it needs the network.
             Runs::Advisories => {
                 call(env!("CARGO"), &["deny", "--locked", "check", "advisories"], &[])
             }
@@ -429,7 +429,7 @@ fn list(options: &Options) {
     }
 }
 
-/// Runs the suites. With the option `list`, only lists them.
+/// Runs the suites. With the option `list`, only lists the suites.
 ///
 /// # Errors
 /// Describes a requirement that is not met, or lists the suites that failed.
@@ -461,7 +461,7 @@ pub(crate) fn run(options: &Options) -> Outcome {
     for (name, word, why) in &report {
         println!("{name:<18}{word:<8}{why}");
     }
-    // If the user has named a suite, it must not be skipped.
+    // A suite that the user has named must not be skipped.
     let is_bad = |word: &str| word == "FAILED" || (word == "skipped" && !options.only.is_empty());
     let bad: Vec<_> = report.iter().filter(|it| is_bad(it.1)).map(|it| it.0).collect();
     if bad.is_empty() {

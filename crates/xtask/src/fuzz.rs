@@ -1,12 +1,12 @@
 //! `cargo xtask fuzz`: passes mutated vectors to the decoders, reproducibly and on stable Rust.
 //!
-//! Each run chooses a new random seed and prints it, so that further runs find further failures. A
-//! run has a number of rounds instead of a time limit, so that a seed gives the same run on any
+//! Each run chooses and prints a new random seed, so that further runs find further failures. A run
+//! has a number of rounds instead of a time limit, so that a seed gives the same run on any
 //! machine. The directory `fuzz/` contains the same decoders for libFuzzer, which uses code
 //! coverage in its search, but needs a nightly compiler.
 //!
 //! A run writes an input that fails to [`FAILURES`]. Commit this file together with the repair.
-//! Each later run, also of CI, first checks all inputs in that directory.
+//! Each later run, including the runs of CI, first checks all inputs in that directory.
 
 use crate::repository::{Outcome, root};
 use crate::vectors;
@@ -32,8 +32,8 @@ pub(crate) struct Options {
     write_corpus: bool,
 }
 
-/// Directory with the inputs that once failed, relative to the repository. It has a directory for
-/// each decoder. A file has one input as a line of hexadecimal digits.
+/// Directory with the inputs that once failed, relative to the repository. This directory has a
+/// subdirectory for each decoder. A file has one input as a line of hexadecimal digits.
 const FAILURES: &str = "fuzz/failures";
 
 const DEFAULT: Options = Options { seed: None, rounds: 200_000, write_corpus: false };
@@ -90,8 +90,8 @@ fn mutate(bytes: &mut Vec<u8>, other: &[u8], random: &mut Random) {
     }
 }
 
-/// Returns the valid inputs of each decoder, with the name of the decoder. They are the decoder's
-/// own seeds, and the valid frames of the test vectors.
+/// Returns the valid inputs of each decoder, with the name of the decoder. These inputs are the
+/// decoder's own seeds, and the valid frames of the test vectors.
 fn seeds() -> Outcome<Vec<(&'static str, Vec<u8>)>> {
     let mut seeds = Vec::new();
     for decoder in decoders::all() {
@@ -169,7 +169,8 @@ fn check_earlier_failures(decoder: &Decoder, directory: &Path) -> Outcome {
 fn fuzz(decoder: &Decoder, seeds: &[&[u8]], seed: u64, rounds: u64) -> Result<(), Failure> {
     let mut random = Random::new(seed);
     for count in 1..=rounds {
-        // Each round has its own random generator, so that a failed round can be run again alone.
+        // Each round has its own random generator, so that a failed round can be repeated without
+        // the other rounds.
         let state = random.0.state();
         let mut draw = Random::new(state);
         let mut bytes = seeds[draw.below(seeds.len())].to_vec();

@@ -1,5 +1,5 @@
 //! `cargo xtask`: the commands for developers. This file parses the command line. Each command has
-//! a module of its own.
+//! its own module.
 
 mod bench;
 mod black_box;
@@ -72,7 +72,7 @@ enum Command {
     External(external::Options),
     /// Builds the packages of a release: deb, rpm and a tarball.
     Package(package::Options),
-    /// Measures Skep, the local file system and installed peers in one run.
+    /// Measures Skep, the local file system and the installed other file systems in one run.
     Bench(bench::Options),
     /// Measures the processor time that statistics and the monitor cost.
     BenchCost(bench::cost::Options),

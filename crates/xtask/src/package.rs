@@ -1,10 +1,10 @@
 //! `cargo xtask package`: builds the packages of a release: `.deb`, `.rpm` and a tarball.
 //!
-//! Owns the contents of the packages ([`tree`]), the program in them ([`program`]), the calls of
-//! `dpkg-deb`, `rpmbuild` and `tar`, and package repositories for `apt` and `dnf` ([`feed`]). All
-//! packages contain the same files, and the tarball also contains an install script. The same
-//! sources always give the same packages, because all file times are `SOURCE_DATE_EPOCH` or the
-//! time of the last commit.
+//! This module is responsible for the contents of the packages ([`tree`]), the program in the
+//! packages ([`program`]), the calls of `dpkg-deb`, `rpmbuild` and `tar`, and package repositories
+//! for `apt` and `dnf` ([`feed`]). All packages contain the same files, and the tarball also
+//! contains an install script. The same sources always give the same packages, because all file
+//! times are `SOURCE_DATE_EPOCH` or the time of the last commit.
 
 mod feed;
 mod program;
@@ -48,7 +48,7 @@ pub(crate) struct Options {
     /// Revision of the packages, which must be higher than in earlier packages of this version.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     revision: u32,
-    /// Also add the packages to the repository for apt and dnf below this directory.
+    /// Add the packages to the repository for apt and dnf below this directory.
     #[arg(long)]
     repository: Option<PathBuf>,
     /// Sign the lists of the repository with this key of gpg.
@@ -237,7 +237,8 @@ fn rpm(tree: &Tree, release: &Release, directory: &Path) -> Outcome<PathBuf> {
     Ok(directory.join(format!("skep-{version}-{revision}.{}.rpm", release.program.machine)))
 }
 
-/// Builds the tarball. It contains a directory with the files below `/usr`, and the install script.
+/// Builds the tarball. The tarball contains a directory with the files below `/usr`, and the
+/// install script.
 fn tar(tree: &Tree, release: &Release, directory: &Path) -> Outcome<PathBuf> {
     let name = format!("skep-{}-{}", release.version, release.program.machine);
     let path = directory.join(format!("{name}.tar.gz"));
@@ -247,7 +248,7 @@ fn tar(tree: &Tree, release: &Release, directory: &Path) -> Outcome<PathBuf> {
     let (time, rename) = (format!("--mtime=@{}", release.epoch), format!("s,^usr,{name},"));
     let arguments = ["--create", "--sort=name", "--owner=0", "--group=0", "--numeric-owner"];
     // `-n` omits the name and time from the compressed tarball. The tarball omits the links in
-    // `usr/sbin`, because the install script creates them.
+    // `usr/sbin`, because the install script creates these links.
     let gzip = if release.is_fast { "gzip -1n" } else { "gzip -9n" };
     let gzip = format!("--use-compress-program={gzip}");
     let more = [time.as_str(), &gzip, "--exclude=usr/sbin", "--transform"];

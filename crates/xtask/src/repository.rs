@@ -1,4 +1,4 @@
-//! Locates the repository, lists and reads its files, and runs programs in it.
+//! Locates the repository, lists and reads its files, and runs programs in the repository.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -36,7 +36,7 @@ pub(crate) fn output(program: &str, arguments: &[&str]) -> Outcome<String> {
     output_with(program, arguments, &[])
 }
 
-/// Like [`output`], with further environment variables.
+/// Does the same as [`output`], with further environment variables.
 pub(crate) fn output_with(
     program: &str,
     arguments: &[&str],

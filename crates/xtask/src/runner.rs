@@ -1,7 +1,7 @@
 //! Runs test programs, several at a time, and measures their times.
 //!
-//! The output of a program goes to a file, and is printed when the program has ended. So the lines
-//! of two programs do not mix.
+//! The output of a program goes to a file, and the runner prints this file when the program has
+//! ended. So the lines of two programs do not mix.
 
 use crate::built::Program;
 use crate::repository::{Outcome, root};
@@ -61,7 +61,7 @@ impl Runner<'_> {
         Ok(outcomes.into_iter().collect::<Outcome<Vec<_>>>()?.into_iter().flatten().collect())
     }
 
-    /// Runs one program, and prints its output when it has ended.
+    /// Runs one program, and prints the program's output at its end.
     fn run_one(&self, program: Program) -> Outcome<Ended> {
         let logs = root().join(self.logs);
         fs::create_dir_all(&logs)
@@ -88,7 +88,7 @@ impl Runner<'_> {
     }
 }
 
-/// Runs a command with both output streams in one file. Returns whether it has succeeded.
+/// Runs a command with both output streams in one file. Returns whether the command has succeeded.
 fn run_into(log: &Path, mut command: Command) -> std::io::Result<bool> {
     let out = File::create(log)?;
     let errors = out.try_clone()?;

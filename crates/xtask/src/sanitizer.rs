@@ -1,18 +1,19 @@
 //! `cargo xtask external --only address-sanitizer`: runs some black-box tests with programs that
 //! check their own accesses to memory. AddressSanitizer finds accesses beyond the end of an
-//! allocation, and to memory that was freed. Unlike Miri, it checks whole services and mounts.
+//! allocation, and to memory that was freed. Unlike Miri, AddressSanitizer checks whole services
+//! and mounts.
 //!
-//! AddressSanitizer needs a nightly compiler. It does not look for leaks here, because services and
-//! mounts end without freeing their memory.
+//! AddressSanitizer needs a nightly compiler. This suite does not search for leaks, because
+//! services and mounts end without freeing their memory.
 
 use crate::needs::{has_nightly, is_root};
 use crate::repository::{Outcome, root, run as call};
 use std::fs;
 
-/// The programs of tests. They cause most kinds of requests.
+/// The programs of tests. These programs cause most kinds of requests.
 const TESTS: [&str; 3] = ["posix", "inline", "kills"];
 
-/// Returns what is missing, and how to get it: root, or the nightly compiler.
+/// Returns a missing requirement with its remedy: the user root, or the nightly compiler.
 pub(crate) fn obstacle() -> Option<String> {
     if !has_nightly(&["rustc", "--version"]) {
         let how = "nightly compiler not found: run `rustup toolchain install nightly`";

@@ -6,7 +6,7 @@ use crate::repository::{Outcome, root, run as call};
 /// The name of each suite's package, and its version.
 const SUITES: &[(&str, &str)] = &[("pjdfstest", "0.2.2"), ("fsx", "0.3.2")];
 
-/// Installs the suites below `target/suites`, unless they are already installed.
+/// Installs the missing suites below `target/suites`.
 ///
 /// # Errors
 /// Fails if a suite cannot be downloaded or built.

@@ -1,12 +1,12 @@
 //! `cargo xtask tidy`: checks the rules of the project that compilers do not check.
 //!
 //! Each check returns a sentence for each problem, with its file and line, and a hint on how to fix
-//! it. [`layers`] checks dependencies between crates, and [`import_cycles`] checks imports between
-//! the files of a crate. [`sources`] checks source files, [`documents`] checks documents, and
-//! [`glossary`] and [`language`] check words. [`invariants`] checks that invariants are asserted or
-//! tested. [`pauses`] checks the files that may pause and retry, and [`history`] checks commit
-//! subjects. [`statements`] checks the page with the tests of each statement of the semantics, and
-//! [`templates`] checks the templates in `deploy/`.
+//! the problem. [`layers`] checks dependencies between crates, and [`import_cycles`] checks imports
+//! between the files of a crate. [`sources`] checks source files, [`documents`] checks documents,
+//! and [`glossary`] and [`language`] check words. [`invariants`] checks that invariants are
+//! asserted or tested. [`pauses`] checks the files that may pause and retry, and [`history`] checks
+//! commit subjects. [`statements`] checks the page with the tests of each statement of the
+//! semantics, and [`templates`] checks the templates in `deploy/`.
 
 mod documents;
 mod glossary;

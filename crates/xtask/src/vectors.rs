@@ -168,7 +168,7 @@ pub(crate) fn stored() -> Outcome<Vec<Vector>> {
 ///
 /// # Panics
 /// Panics if the codec and the declared layout contradict each other. One purpose of the vectors is
-/// to find such errors.
+/// to find contradictions of this kind.
 fn show(frame: &[u8]) -> Value {
     let bytes = frame[..HEADER_BYTES].try_into().expect("a frame has a header");
     let (header, crc) = Header::parse(bytes).expect("our frames parse");

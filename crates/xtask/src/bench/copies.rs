@@ -114,10 +114,10 @@ struct Turn {
     idle: f64,
 }
 
-/// Starts a cluster with this number of copies of metadata, and measures it.
+/// Starts a cluster with this number of copies of metadata, and measures the cluster.
 fn measure(copies: &str, options: &Options, top: &Path) -> Outcome<Turn> {
     let program = root().join("target/release/skep");
-    // The monitor sends requests to idle services, too.
+    // The monitor also sends requests to idle services.
     let more = ["--no-monitor", "--metadata-copies", copies];
     let running = start_skep(&program, &top.join("copies"), &more, &[])?;
     std::thread::sleep(SETTLING);
@@ -153,7 +153,8 @@ fn add_pair(rows: &mut Vec<Row>, one_copy: &[Measurement], two_copies: &[Measure
     }
 }
 
-/// Returns the median of values, and its confidence interval. `None` if there are too few values.
+/// Returns the median of values, and its confidence interval. Returns `None` if there are too few
+/// values for an interval.
 fn median(mut values: Vec<f64>) -> Option<(f64, f64, f64)> {
     values.sort_by(f64::total_cmp);
     let (from, middle, to) = median_and_interval(&values)?;
@@ -261,7 +262,7 @@ mod tests {
         for pair in 0..6 {
             let one = [Workload::Create, Workload::Stat, Workload::Unlink]
                 .map(|workload| measured(workload, 4, 1.0));
-            // One slow pair of six does not matter.
+            // One slow pair of six pairs does not change the verdict.
             let create = if pair == 0 { 4.0 } else { 1.25 };
             let two = [
                 measured(Workload::Create, 4, create),

@@ -96,10 +96,10 @@ const NOTHING: Part = Part {
     tree_files: 0,
 };
 
-/// The parts of a measurement. Together they have all workloads of `bench`. The amounts of work are
-/// computed from the rates in `docs/benchmarks.md`, so that each workload lasts for 2 to 13 s on
-/// that machine, and all workloads together for some 140 s. These times have not been measured, but
-/// the report marks workloads that are shorter than [`SHORTEST`].
+/// The parts of a measurement. Together, these parts have all workloads of `bench`. The amounts of
+/// work are computed from the rates in `docs/benchmarks.md`, so that each workload lasts for 2 to
+/// 13 s on that machine, and all workloads together for some 140 s. These times have not been
+/// measured, but the report marks workloads that are shorter than [`SHORTEST`].
 #[rustfmt::skip]
 const PARTS: &[Part] = &[
     Part { processes: 1, workloads: DATA, data_mib: 2048, blocks: 16_384, transactions: 4500,
@@ -187,8 +187,8 @@ fn add_pair(rows: &mut Vec<Row>, counting: &[Measurement], off: &[Measurement]) 
 
 /// Returns the median of sorted values, and its confidence interval. `None` if there are too few
 /// values. The sign test gives the interval: the true median is below the lowest value only if all
-/// values fell on the same side of it, each with a probability of a half. So the interval assumes
-/// nothing about the distribution of the values.
+/// values fell on the same side of the median, each with a probability of a half. So the interval
+/// makes no assumption about the distribution of the values.
 pub(super) fn median_and_interval(sorted: &[f64]) -> Option<(f64, f64, f64)> {
     let count = sorted.len();
     let middle = f64::midpoint(*sorted.get(count.checked_sub(1)? / 2)?, sorted[count / 2]);
@@ -209,7 +209,8 @@ pub(super) fn median_and_interval(sorted: &[f64]) -> Option<(f64, f64, f64)> {
 }
 
 /// Compares the interval of a workload with the limit. A workload costs more than the limit if even
-/// the lower end is above the limit: the median is above it, and the interval excludes it.
+/// the lower end is above the limit: the median is above the limit, and the interval excludes the
+/// limit.
 fn verdict(from: f64, to: f64) -> &'static str {
     if from > 1.0 + LIMIT {
         "above the limit"
@@ -246,8 +247,8 @@ fn judged(rows: &[Row]) -> (String, Vec<String>) {
     (text, above)
 }
 
-/// Measures the processor time of clusters with statistics and without them, and prints their
-/// ratio.
+/// Measures the processor time of clusters with statistics and of clusters without statistics, and
+/// prints the ratio of both times.
 ///
 /// # Errors
 /// - Describes the reason why a cluster could not be built, started or measured.

@@ -202,7 +202,7 @@ impl Report {
 }
 
 /// The heading at which the last part of the page begins. No run replaces this part, because people
-/// write it.
+/// write this part.
 const WRITTEN_BY_PEOPLE: &str = "\n## Conclusions\n";
 
 /// Returns the last part of the page, which people write and no run replaces.

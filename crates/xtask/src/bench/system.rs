@@ -1,8 +1,8 @@
-//! The measured file systems: how to start and stop each of them on this host.
+//! The measured file systems, with the steps that start and stop each file system on this host.
 //!
-//! All file systems store their data below one directory, so that they use the same disk. The peers
-//! are other file systems, which are measured only if their Debian packages are installed. Each
-//! peer has 8 targets, the default number of Skep.
+//! All file systems store their data below one directory, so that all of them use the same disk.
+//! The peers are other file systems, which are measured only if their Debian packages are
+//! installed. Each peer has 8 targets, the default number of Skep.
 
 use crate::repository::{Outcome, output, output_with, root};
 use std::fs;
@@ -127,7 +127,7 @@ fn text(path: &Path) -> &str {
     path.to_str().expect("benchmarks run in a directory whose name is UTF-8")
 }
 
-/// Checks a condition repeatedly until it holds. Fails after a minute.
+/// Checks a condition repeatedly until the condition holds. Fails after a minute.
 fn wait_for(what: &str, mut is_true: impl FnMut() -> bool) -> Outcome {
     let deadline = Instant::now() + Duration::from_secs(60);
     while !is_true() {
@@ -149,7 +149,7 @@ fn own_address() -> Outcome<String> {
     })
 }
 
-/// A mounted file system. Dropping this value unmounts and stops the file system.
+/// A mounted file system. The drop of this value unmounts and stops the file system.
 pub(crate) struct MountedSystem {
     pub(crate) system: System,
     pub(crate) directory: PathBuf,
@@ -277,8 +277,8 @@ impl MountedSystem {
         self.directory.join("tree.tar")
     }
 
-    /// Waits until the writes of the previous workload are on disk, so that they do not slow down
-    /// the next workload.
+    /// Waits until the writes of the previous workload are on disk, so that these writes do not
+    /// slow down the next workload.
     pub(crate) fn wait_for_writeback(&self) -> Outcome {
         for place in [&self.mount_point, &self.directory] {
             output("sync", &["--file-system", text(place)])?;
@@ -289,7 +289,7 @@ impl MountedSystem {
 
 impl Drop for MountedSystem {
     fn drop(&mut self) {
-        // Only print errors here, because all of the clean-up must happen even after a failure.
+        // Print errors and continue, because the whole clean-up must happen even after a failure.
         let mut problems = Vec::new();
         let mut attempt = |outcome: Outcome| problems.extend(outcome.err());
         if self.system == System::Skep {

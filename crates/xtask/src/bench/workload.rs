@@ -1,5 +1,5 @@
-//! The work of one worker process in each workload. A worker makes plain system calls in a
-//! directory of its own.
+//! The work of one worker process in each workload. A worker makes plain system calls in its own
+//! directory.
 //!
 //! The workloads resemble IOR (1 MiB transfers, one file per process) and mdtest (one directory per
 //! process). [`everyday`] has the workloads that resemble the daily work of a user. Workers verify
@@ -46,7 +46,7 @@ pub(crate) enum Workload {
     /// Reads the file of `SharedWrite`. Each process reads the part that the next process has
     /// written.
     SharedRead,
-    /// Appends 4 KiB to a file and syncs it, again and again.
+    /// Repeatedly appends 4 KiB to a file and syncs the file.
     AppendSync,
     /// Creates files of 3,901 bytes. Each process has its own directory.
     SmallCreate,
@@ -197,8 +197,8 @@ impl Worker {
         self.work(&file).map_err(explain)
     }
 
-    /// Opens the file that all system calls of the workload use, if there is one. Creates the
-    /// parents of the directories that the workload creates.
+    /// Opens the file that all system calls of the workload use, if the workload uses such a file.
+    /// Creates the parents of the directories that the workload creates.
     fn open(&self) -> io::Result<Option<File>> {
         let name = match self.workload {
             Workload::SharedWrite | Workload::SharedRead => {
@@ -364,8 +364,8 @@ fn check_offsets(buffer: &[u8], at: u64) -> io::Result<()> {
 }
 
 /// Touches as much memory as a workload uses. On a virtual machine, the first access to a page
-/// takes additional time on the host. This time must not be counted for the first measured file
-/// system.
+/// takes additional time on the host. The result of the first measured file system must not include
+/// this time.
 ///
 /// # Errors
 /// Fails if standard output is closed.

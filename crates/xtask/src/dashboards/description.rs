@@ -34,8 +34,8 @@ pub(super) const ROW: [&str; 3] = ["target", "skep_name", "skep_cluster"];
 pub(super) struct Query {
     /// The expression in the query language of Prometheus.
     pub(super) expression: &'static str,
-    /// The text next to a line. In it, `{{label}}` stands for the value of a label. In a table, the
-    /// title of the column.
+    /// The text next to a line. In the legend, `{{label}}` stands for the value of a label. In a
+    /// table, the title of the column.
     pub(super) legend: &'static str,
     /// The unit of the column in a table, by its name in Grafana. In other panels, `None`: all
     /// queries have the unit of the panel.

@@ -120,7 +120,7 @@ fn sealed_seeds() -> Vec<Vec<u8>> {
     ]
 }
 
-/// Checks the scan of a log. The returned records must be encoded to the same bytes again, up to
+/// Checks the scan of a log. The encoding of the returned records must have the same bytes, up to
 /// the end that the scan has found.
 fn check_log(bytes: &[u8]) {
     if let Ok(scan) = log::scan(LOG_OWNER, Lsn::new(1), bytes) {
@@ -238,8 +238,8 @@ fn metadata_seeds() -> Vec<Vec<u8>> {
     ]
 }
 
-/// Checks the decoder of region pages. The header and checksums of an accepted page must be encoded
-/// to the same page again.
+/// Checks the decoder of region pages. The encoding of the header and checksums of an accepted page
+/// must be the same page.
 fn check_region_page(bytes: &[u8]) {
     let mut page = bytes.to_vec();
     page.resize(PAGE_BYTES as usize, 0);
@@ -271,8 +271,8 @@ fn region_page_seeds() -> Vec<Vec<u8>> {
 
 const DIRTY_LOG: DirtyLogHeader = DirtyLogHeader { cluster: CLUSTER, target: TARGET };
 
-/// Checks the decoder of the dirty log. The returned regions must be encoded to the same bytes
-/// again, up to the end of the valid part of the log.
+/// Checks the decoder of the dirty log. The encoding of the returned regions must have the same
+/// bytes, up to the end of the valid part of the log.
 fn check_dirty_log(bytes: &[u8]) {
     if let Ok(regions) = chunk::read_dirty_log(bytes, &DIRTY_LOG) {
         let again = DIRTY_LOG.to_file(regions.iter());

@@ -1,11 +1,11 @@
-//! A package repository, from which `apt` and `dnf` install and upgrade. It consists of `apt/` and
-//! `rpm/` below one directory. Packages of earlier runs stay in the repository.
+//! A package repository, from which `apt` and `dnf` install and upgrade. The repository consists of
+//! `apt/` and `rpm/` below one directory. Packages of earlier runs stay in the repository.
 //!
 //! `apt-ftparchive` and `createrepo_c`, the tools of the distributions, write the lists of
-//! packages. If there is a `gpg` key, the lists are signed. The lists contain the checksums of all
-//! packages. A web server can serve the directory during an update, because each list is replaced
-//! by a rename, and the list that names the other lists is replaced last. `apt` requests the other
-//! lists by their checksums.
+//! packages. The lists are signed if the caller names a `gpg` key. The lists contain the checksums
+//! of all packages. A web server can serve the directory during an update, because each list is
+//! replaced by a rename, and the list that names the other lists is replaced last. `apt` requests
+//! the other lists by their checksums.
 
 use super::Form;
 use crate::repository::{Outcome, output, run as call};

@@ -49,8 +49,8 @@ pub(super) struct Program {
 }
 
 impl Program {
-    /// Builds the program without symbols. If `target` is `None`, builds it for the C library of
-    /// this machine.
+    /// Builds the program without symbols. If `target` is `None`, builds the program for the C
+    /// library of this machine.
     ///
     /// # Errors
     /// Fails if the program cannot be built.
@@ -65,8 +65,8 @@ impl Program {
         let mut directory = root().join("target");
         if let Some(target) = target {
             arguments.extend(["--target", target.name()]);
-            // Use the linker and the C library that the compiler includes. They are the same on all
-            // build hosts.
+            // Use the linker and the C library that the compiler includes. The included linker and
+            // C library are the same on all build hosts.
             flags.push_str(" -Clinker=rust-lld -Clink-self-contained=yes");
             directory.push(target.name());
         }
@@ -108,8 +108,8 @@ impl Program {
         Ok(Self { path: path.to_owned(), machine, glibc })
     }
 
-    /// Runs the program, and returns its output. If the program is for another machine, runs it
-    /// under an emulator.
+    /// Runs the program, and returns its output. A program for another machine runs under an
+    /// emulator.
     ///
     /// # Errors
     /// Fails if the program fails, or if the emulator is missing.

@@ -8,22 +8,22 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The script that runs after the files were installed. It creates the user of the services. Hosts
-/// without systemd have no program that reads `sysusers.d`.
+/// The script that runs after the files were installed. The script creates the user of the
+/// services. Hosts without systemd have no program that reads `sysusers.d`.
 pub(super) const AFTER_INSTALL: &str = "\
 id skep >/dev/null 2>&1 || systemd-sysusers skep.conf 2>/dev/null ||
   useradd --system --user-group --no-create-home --shell /usr/sbin/nologin skep
 if [ -d /run/systemd/system ]; then systemctl daemon-reload || true; fi
 ";
-/// The script that runs before `dpkg` removes the files. During an upgrade, it does not stop the
-/// services.
+/// The script that runs before `dpkg` removes the files. During an upgrade, the script does not
+/// stop the services.
 pub(super) const BEFORE_REMOVE_DEB: &str = "\
 if [ \"$1\" = remove ] && [ -d /run/systemd/system ]; then
   systemctl stop skep.target 'skep-*@*.service' || true
 fi
 ";
-/// The script that runs before `rpm` removes the files. During an upgrade, it does not stop the
-/// services.
+/// The script that runs before `rpm` removes the files. During an upgrade, the script does not stop
+/// the services.
 pub(super) const BEFORE_REMOVE_RPM: &str = "\
 if [ \"$1\" = 0 ] && [ -d /run/systemd/system ]; then
   systemctl stop skep.target 'skep-*@*.service' || true
@@ -186,8 +186,8 @@ impl Tree {
         Ok(path)
     }
 
-    /// Sets the times of all files and directories. Also sets their modes, so that these do not
-    /// depend on the umask.
+    /// Sets the times of all files and directories. Also sets the modes of all files and
+    /// directories, so that the modes do not depend on the umask.
     pub(super) fn set_times(&self, epoch: &str) -> Outcome {
         let time = format!("@{epoch}");
         let mut find = Command::new("find");

@@ -20,12 +20,12 @@ const TOPS: &[&str] = &[
     ".ci/",
     ".cargo/",
 ];
-/// File name extensions. In documents, a name that ends with one of them counts as the path of a
+/// File name extensions. In documents, a name with one of these endings counts as the path of a
 /// file.
 const ENDINGS: &[&str] = &[".md", ".rs", ".py"];
 
-/// Checks that a document or a comment names only files that exist. Only names in backticks and
-/// targets of links are checked, if they look like the path of a file in this repository. In
+/// Checks that a document or a comment names only files that exist. The check covers names in
+/// backticks and targets of links that look like the path of a file in this repository. In
 /// documents, the end of a path is sufficient, such as `tidy/documents.rs`.
 pub(super) fn check_names(path: &Path, text: &str, files: &[PathBuf]) -> Problems {
     let is_document = path.extension().is_some_and(|extension| extension == "md");
@@ -120,8 +120,8 @@ pub(super) fn check_vectors() -> Problems {
     problems
 }
 
-/// Checks that each external library has a row in `docs/dependencies.md`, and that each row there
-/// names a library that is used.
+/// Checks that each external library has a row in `docs/dependencies.md`, and that each row of this
+/// page names a library that is used.
 ///
 /// # Errors
 /// Fails if one of the two files cannot be read.
@@ -151,7 +151,8 @@ pub(super) const SEMANTICS: &str = "docs/semantics.md";
 /// Checks that a test names each statement of `docs/semantics.md`, that no test names a statement
 /// that does not exist, and that only tests name statements. A test names a statement by a comment
 /// with the path of the document and the number of the statement. The comment is in a file of
-/// tests, or at a function with `#[test]`. Such a test must fail if the statement is false.
+/// tests, or at a function with `#[test]`. A test with such a comment must fail if the statement is
+/// false.
 ///
 /// # Errors
 /// Fails if a file cannot be read.

@@ -1,4 +1,5 @@
-//! Checks the glossary: each type in it must exist, and no identifier may contain a forbidden word.
+//! Checks the glossary: each type in the glossary must exist, and no identifier may contain a
+//! forbidden word.
 
 use super::Problems;
 use super::rust_text::{Kind, prose};

@@ -5,11 +5,11 @@ use crate::repository::{Outcome, output};
 
 /// Maximum length of a commit subject, in characters.
 const MAX_SUBJECT: usize = 72;
-/// The commit that introduced the rule. Only later commits are checked.
+/// The commit that introduced the rule. The check covers only commits after this commit.
 const SINCE: &str = "ae64fd9";
 
-/// Checks the subjects of all commits since the rule was introduced. If a copy of the repository
-/// lacks the commit [`SINCE`], for example a shallow copy, nothing is checked.
+/// Checks the subjects of all commits since the introduction of the rule. In a copy of the
+/// repository without the commit [`SINCE`], such as a shallow copy, the function checks nothing.
 ///
 /// # Errors
 /// Fails if `git` cannot list the commits.

@@ -103,8 +103,8 @@ fn used_modules<'a>(
     used
 }
 
-/// Returns all paths that begin with `crate` or `super`. A group in braces is expanded to one path
-/// for each item.
+/// Returns all paths that begin with `crate` or `super`. The function expands a group in braces to
+/// one path for each item.
 fn paths(text: &str) -> Vec<Vec<String>> {
     let code: String =
         text.lines().map(|line| line.split("//").next().unwrap_or_default()).collect();
@@ -125,8 +125,8 @@ fn is_word(letter: char) -> bool {
     letter.is_alphanumeric() || letter == '_'
 }
 
-/// Adds the paths at the start of `text` to `found`, each with `prefix` in front of it. Returns the
-/// number of bytes that were read from `text`.
+/// Adds the paths at the start of `text` to `found`, each with `prefix` before the path. Returns
+/// the number of bytes that were read from `text`.
 fn expand(prefix: &mut Vec<String>, text: &str, found: &mut Vec<Vec<String>>) -> usize {
     let len = prefix.len();
     let mut at = 0;

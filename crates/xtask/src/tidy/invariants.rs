@@ -1,6 +1,6 @@
 //! Checks comments with the heading `# Invariants`. The file of such a comment must have a function
 //! `check_invariants`, or name the tests and checkers that fail if an invariant is violated. A
-//! comment names them after the words [`HELD_BY`]. Each of them must exist.
+//! comment names these tests after the words [`HELD_BY`]. Each named test must exist.
 
 use super::Problems;
 use super::rust_text::{Kind, prose};

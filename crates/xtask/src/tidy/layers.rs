@@ -15,7 +15,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("skep-cluster", &[]),
     // Logged transactions store their steps in the format of wire messages.
     ("skep-format", &["skep-wire"]),
-    // Runtime, and interfaces that tests can replace by simulated ones.
+    // Runtime, and interfaces that tests can replace by simulated interfaces.
     ("skep-env", &[]),
     ("skep-rpc", &["skep-wire", "skep-metrics", "skep-env"]),
     ("skep-exporter", &["skep-wire", "skep-metrics", "skep-env", "skep-rpc"]),
@@ -36,10 +36,10 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("skep-client", &["skep-wire", "skep-metrics", "skep-cluster", "skep-env", "skep-rpc"]),
     // The interface of the client's operations uses structs of the wire messages.
     ("skep-fuse", &["skep-wire", "skep-metrics", "skep-env", "skep-exporter", "skep-client"]),
-    // Reads the directories of stopped targets. Of `skep-metadata`, it uses only the key-value
-    // store.
+    // Reads the directories of stopped targets. This crate uses only the key-value store of
+    // `skep-metadata`.
     ("skep-fsck", &["skep-wire", "skep-format", "skep-store", "skep-metadata"]),
-    // Measures any mounted file system, so it does not depend on the client.
+    // This crate measures any mounted file system, so it does not depend on the client.
     ("skep-bench", &["skep-wire", "skep-env", "skep-rpc"]),
     // Labs start the program `skep`, and use none of its libraries.
     ("skep-lab", &["skep-env"]),
@@ -63,8 +63,8 @@ const ALLOWED: &[(&str, &[&str])] = &[
         "skep-client", "skep-fuse", "skep-bench", "skep-lab", "skep-study", "skep-metrics",
         "skep-stats", "skep-monitor", "skep-plan", "skep-tune", "skep-deploy",
         "skep-fsck", "skep-copy", "skep-s3"]),
-    // Crates that are not shipped to users.
-    // Of `skep-client`, it uses only the state of an inode.
+    // Crates that are not shipped to users. The simulation uses only the state of an inode from
+    // `skep-client`.
     ("skep-sim", &["skep-wire", "skep-format", "skep-cluster", "skep-env", "skep-metadata",
         "skep-client"]),
     // A model of the protocol, which shares no code with the product.
@@ -85,8 +85,8 @@ const SERVICE: &[&str] = &[
     "skep-service",
 ];
 
-/// Checks the dependencies of every crate. Also checks that each crate uses the workspace's lints,
-/// and the workspace's versions of external libraries.
+/// Checks the dependencies of every crate. The function also checks that each crate uses the
+/// workspace's lints, and the workspace's versions of external libraries.
 ///
 /// # Errors
 /// Fails if `cargo metadata` fails.

@@ -1,7 +1,7 @@
 //! The list of all files whose code may pause. A pause belongs to a retry, a poll, a periodic task
 //! or a delay. The list must stay short, because retries at several levels multiply. Code that
-//! needs a pause should call a function that already pauses. Otherwise the file of the code must be
-//! added to the list, with the reason.
+//! needs a pause should call a function that already pauses. If no such function fits, add the file
+//! of the code to the list, with the reason.
 
 use super::Problems;
 use std::path::PathBuf;
@@ -117,7 +117,7 @@ const PAUSES: &[(&str, &str)] = &[
     ("crates/tune/src/record_lock.rs", "retry: another command changes the settings of the kernel"),
 ];
 
-/// Crates that are not checked: the event loop itself, and programs that users do not run.
+/// Crates that the check omits: the event loop itself, and programs that users do not run.
 const UNCHECKED: &[&str] = &["crates/env/", "crates/sim/", "crates/testkit/", "crates/xtask/"];
 
 /// Checks that the list contains each source file that pauses, and no other file.

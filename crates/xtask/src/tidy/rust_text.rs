@@ -7,8 +7,7 @@ pub(super) struct Prose {
     /// Number of the first line of the text, counted from 1.
     pub(super) line: usize,
     pub(super) kind: Kind,
-    /// The text without comment slashes or quotation marks. The lines of one paragraph are joined
-    /// by spaces.
+    /// The text without comment slashes or quotation marks. Spaces join the lines of one paragraph.
     pub(super) text: String,
 }
 
@@ -64,13 +63,13 @@ fn add_comment(paragraph: &mut Option<Prose>, pieces: &mut Vec<Prose>, line: usi
     }
 }
 
-/// A token of Rust source. Only the kinds of tokens that this module needs are distinguished.
+/// A token of Rust source. The enum distinguishes only the kinds of tokens that this module needs.
 enum Token<'a> {
     /// One line of a comment, with its slashes.
     Comment(&'a str),
     /// The contents of a string literal, as they are written in the source.
     Literal(&'a str),
-    /// Any other text except white space. Such text ends the current paragraph.
+    /// Any other text except white space. Text of this kind ends the current paragraph.
     Code,
 }
 

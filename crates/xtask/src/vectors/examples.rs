@@ -1,5 +1,5 @@
-//! Examples of every message. There is one module for each service. The test vectors are generated
-//! from the examples. The examples also show how the messages are meant to be used.
+//! Examples of every message. Each service has one module with its examples. The test vectors are
+//! generated from the examples. The examples also show how the messages are meant to be used.
 
 mod consensus;
 mod file_locks;

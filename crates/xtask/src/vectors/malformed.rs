@@ -37,8 +37,8 @@ fn with_flipped_bit(at: usize) -> Vec<u8> {
     frame
 }
 
-/// Returns the body of a `Lookup` request. It consists of the directory, the length that is
-/// announced for the name, and the name itself.
+/// Returns the body of a `Lookup` request. The body consists of the directory, the announced length
+/// of the name, and the name itself.
 fn lookup_body(announced: u32, name: &[u8]) -> Vec<u8> {
     [&1_u64.to_le_bytes()[..], &announced.to_le_bytes(), name].concat()
 }

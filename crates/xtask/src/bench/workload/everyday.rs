@@ -9,7 +9,7 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Size of small files, in bytes. It is the size in the benchmark `mdtest-hard` of IO500.
+/// Size of small files, in bytes. The benchmark `mdtest-hard` of IO500 uses the same size.
 const SMALL_BYTES: usize = 3901;
 /// Number of files in each directory of the tree.
 const FILES_OF_DIRECTORY: u64 = 100;

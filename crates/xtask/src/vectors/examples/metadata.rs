@@ -261,8 +261,8 @@ fn files() -> Vec<Example> {
     ]
 }
 
-/// Returns examples of transactions. One of them has a step of each kind, which a real transaction
-/// never has.
+/// Returns examples of transactions. One example has a step of each kind, in contrast to each real
+/// transaction.
 fn transactions() -> Vec<Example> {
     let transaction = TransactionId { coordinator: GroupId::new(1), number: 1 << 33 };
     let steps = vec![

@@ -20,8 +20,8 @@ pub(super) fn examples() -> Vec<Example> {
         nonce: 0xa0a1_a2a3_a4a5_a6a7_a8a9_aaab_acad_aeaf,
         secrets: vec![0xd0d1_d2d3_d4d5_d6d7, 1],
     };
-    // A node that joins with a token has no id yet. In this example, its `Hello` is addressed to a
-    // node, and not to a target.
+    // A node that joins with a token has no id yet. In this example, the `Hello` of such a node
+    // addresses a node, and not a target.
     let joining = Hello {
         kind: NodeKind::Storage,
         node: NodeId::default(),

@@ -28,8 +28,8 @@ fn checksums(offset: u64, data: &[u8]) -> Vec<u32> {
 }
 
 fn data_messages() -> Vec<Example> {
-    // The data has 20 bytes before the boundary of a granule and 30 bytes after it. So it consists
-    // of two pieces.
+    // The data has 20 bytes before the boundary of a granule and 30 bytes after this boundary, so
+    // the data consists of two pieces.
     let offset = 3 * GRANULE_BYTES - 20;
     let data: Vec<u8> = (b'A'..b'A' + 50).collect();
     let write = WriteChunk {
