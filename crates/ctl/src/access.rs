@@ -1,4 +1,4 @@
-//! Finds the cluster that a command works on, and sends requests to its management service.
+//! Finds the cluster of a command, and sends requests to the management service of this cluster.
 //!
 //! The user names a cluster in one of these ways: by the data directory of `skep up`, the directory
 //! of a service, a token file, the address of management, or a name in `client.toml`
@@ -65,8 +65,8 @@ fn unknown(what: impl Into<String>) -> Error {
 }
 
 impl ClusterArgs {
-    /// Whether an option names a cluster. If not, a command with a path in a mount sends its
-    /// requests through this mount, which needs no token.
+    /// Whether an option names a cluster. Without such an option, a command with a path in a mount
+    /// sends its requests through this mount, which needs no token.
     pub(crate) fn is_explicit(&self) -> bool {
         self.cluster.is_some() || self.token_file.is_some()
     }
@@ -77,8 +77,8 @@ impl ClusterArgs {
         self.access_or(near, ASK_ADMINISTRATOR)
     }
 
-    /// Like [`Self::access`]. `without_token` is advice for users who may not read the token, for
-    /// example the form of the command that needs no token.
+    /// Does the same as [`Self::access`]. `without_token` is advice for users who may not read the
+    /// token, for example the form of the command that needs no token.
     pub(crate) fn access_or(
         &self,
         near: Option<&Path>,
@@ -230,7 +230,7 @@ fn is_address(text: &str) -> bool {
     parts.is_some_and(|(host, port)| is_plain(host) && port.parse::<u16>().is_ok())
 }
 
-/// Whether a file exists. Also true if this user may not enter the directory of the file.
+/// Whether a file exists. Returns true if this user may not enter the directory of the file.
 fn may_exist(file: &Path) -> bool {
     file.exists() || is_closed(file)
 }
@@ -246,7 +246,7 @@ const ASK_ADMINISTRATOR: &str = "ask an administrator to run this command; the c
                                  a mount and no token";
 
 /// Returns the end of an error message: the advice `without_token` for a user who may not read the
-/// token. Empty for root, who can read it.
+/// token. The end is empty for root, because root can read the token.
 fn way_of_users(without_token: &str, is_root: bool) -> String {
     match is_root || without_token.is_empty() {
         true => String::new(),
@@ -318,7 +318,7 @@ impl Access {
         Self { learned, ..self.clone() }
     }
 
-    /// Creates a client of the management service. Must be called inside an event loop.
+    /// Creates a client of the management service. The caller must run inside an event loop.
     fn management(&self) -> Rc<Management> {
         Management::new(&self.contacts(), NodeKind::Client)
     }
@@ -334,7 +334,7 @@ impl Access {
     }
 
     /// Connects to a target of a node, or to the node itself if the target id is 0. Returns the
-    /// connection and the address that accepted it.
+    /// connection and the address that accepted the connection.
     pub(crate) async fn connect(
         &self,
         node: &Node,
@@ -569,7 +569,7 @@ mod tests {
         assert_eq!(addresses(by_address), ["management.example:7400"]);
         let v6 = try_named("::1", Some(&token_file), &file).unwrap();
         assert_eq!(addresses(v6), ["[::1]:7400"]);
-        // If `client.toml` names one cluster only, this cluster is the default.
+        // If `client.toml` names only one cluster, this cluster is the default.
         let query = ClusterQuery { file, ..ClusterQuery::default() };
         assert_eq!(query.of_host().unwrap().name, "work");
         // Options take precedence over environment variables, and environment variables over

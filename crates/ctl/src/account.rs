@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //! - The program gets no right, group, variable or file descriptor of root.
-//! - Root never opens a path that the user has chosen. Only the program opens it.
-//! - The program ends at its time limit, even if its user has stopped it.
+//! - Root never opens a path that the user has chosen. Only the program opens such a path.
+//! - The program ends at its time limit, even if the user has stopped the program.
 //!
 //! The invariants concern processes of the host, so no function here can check them.
 //!
@@ -99,7 +99,7 @@ mod tests {
         if std::fs::read("/etc/shadow").is_err() {
             return;
         }
-        // Without the signal, the program would succeed.
+        // The program would succeed if `timeout` did not send the signal.
         let words = ["sh", "-c", "kill -STOP $$; exit 0"].map(str::to_owned);
         let status = Account::of(1).unwrap().command(1, &words).status().unwrap();
         assert!(!status.success(), "{status}");

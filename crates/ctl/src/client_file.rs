@@ -1,4 +1,4 @@
-//! `client.toml`: the clusters that this host or user works with, by name.
+//! `client.toml`: the names of the clusters that this host or this user uses.
 //!
 //! This module reads two files, and defines their format: `/etc/skep/client.toml` for all users of
 //! the host, and `~/.config/skep/client.toml` (or the directory of `XDG_CONFIG_HOME`) for one user.
@@ -54,9 +54,10 @@ impl NamedCluster {
 
 impl ClientFile {
     /// Whether the name of a cluster is a word that is neither a name in these files nor the name
-    /// of a host. `addresses` are those of management that follow from it. The user has probably
-    /// mistyped a name in the files. The token is then that of the default cluster, so the
-    /// addresses that this host has learned of it must not be used.
+    /// of a host. `addresses` are the addresses of management that follow from this word. The user
+    /// has probably mistyped a name in the files. In this case the token belongs to the default
+    /// cluster, so the command must not use the addresses of that cluster that this host has
+    /// learned.
     pub(crate) fn is_mistyped(&self, name: &str, addresses: &[String]) -> bool {
         let is_word = !name.contains(['/', ':', ',', '.']) && !self.clusters.contains_key(name);
         let [address] = addresses else { return false };
@@ -74,7 +75,7 @@ impl ClientFile {
             let path = directory.join(FILE);
             let text = match std::fs::read_to_string(&path) {
                 Ok(text) => text,
-                // A user who may not read the host's file works without it.
+                // A user who may not read the host's file works without this file.
                 Err(error)
                     if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
                         || error.kind() == ErrorKind::PermissionDenied =>

@@ -1,5 +1,5 @@
-//! `skep advise`: proposes stripe patterns and numbers of processes. Derives them from the sizes,
-//! the stripe patterns and the measured load of files.
+//! `skep advise`: proposes stripe patterns and numbers of processes. The proposals follow from the
+//! sizes, the stripe patterns and the measured load of files.
 //!
 //! This module collects the figures about the files, and prints the output. The rules are in
 //! `skep_stats::advise`. The command gets the sizes and patterns from the mount, which needs no
@@ -56,8 +56,9 @@ const USUAL_INTERVAL: Duration = Duration::from_secs(3);
 ///
 /// Uses the sizes of the files at each path, their pattern, and the clients that write to them.
 /// With --job, --interval or --history, the command also uses the load, and with --darshan the
-/// accesses of a program. It proposes only changes that follow from these numbers. With --apply, it
-/// sets the proposed pattern for new files of directories; without this option, it changes nothing.
+/// accesses of a program. The command proposes only changes that follow from these numbers. With
+/// --apply, the command sets the proposed pattern for new files of directories; without this
+/// option, it changes nothing.
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct AdviseArgs {
@@ -214,8 +215,8 @@ fn servers(map: &ClusterMap) -> usize {
     targets.map(|it| it.node).collect::<BTreeSet<_>>().len()
 }
 
-/// Adds the sizes of the files below a directory to `sizes`. Returns whether it stopped at
-/// [`MOST_ENTRIES`] and left files out.
+/// Adds the sizes of the files below a directory to `sizes`. Returns whether this function stopped
+/// at [`MOST_ENTRIES`] and left files out.
 fn add_files(path: &Path, sizes: &mut Sizes) -> Result<bool> {
     let mut entries = 0;
     let ended = walk(&[path.to_owned()], true, &mut |path| {

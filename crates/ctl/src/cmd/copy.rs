@@ -165,8 +165,8 @@ pub(crate) fn run(args: &CopyArgs) -> Result<()> {
     failure(&outcome).map_or(Ok(()), Err)
 }
 
-/// Runs `copy`, which reports its progress, and shows the progress on a terminal. Warns if there is
-/// no progress.
+/// Runs `copy`, which reports its progress, and shows the progress on a terminal. Prints a warning
+/// if the copy makes no progress.
 fn with_progress<T>(copy: impl FnOnce(&dyn Fn(&Progress)) -> Result<T>) -> Result<T> {
     let shown = ProgressLine::new();
     let watch = RefCell::new(StallWatch::default());

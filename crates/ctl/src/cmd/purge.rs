@@ -191,8 +191,8 @@ pub(crate) fn run(args: &PurgeArgs) -> Result<()> {
 }
 
 impl PurgeArgs {
-    /// Opens the log, so that lines are appended to it. Other users may not read it, because it
-    /// contains the names of files.
+    /// Opens the log for appending. Other users may not read the log, because it contains the names
+    /// of files.
     fn log(&self) -> Result<Option<Box<dyn Write + Send>>> {
         let Some(path) = &self.log else { return Ok(None) };
         Ok(Some(Box::new(open_output(path, OpenOptions::new().append(true))?)))
@@ -230,8 +230,8 @@ impl SelectionArgs {
     }
 }
 
-/// Opens a regular file for output, or creates it. Other users may not read a new file, because it
-/// will contain the names of files.
+/// Opens or creates a regular file for output. Other users may not read a new file, because it will
+/// contain the names of files.
 fn open_output(path: &Path, options: &mut OpenOptions) -> Result<File> {
     skep_env::open_output(path, options.mode(0o600)).map_err(|error| match error {
         OutputError::NotRegular(kind) => not_regular(path, kind),

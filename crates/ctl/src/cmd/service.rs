@@ -120,8 +120,8 @@ pub(super) fn run_hosted<T: Settings>(args: &ServiceArgs, service: &Service<T>) 
     }
 }
 
-/// Loads the settings. Prints them if the user requested this, and starts logging otherwise.
-/// `targets` is the name of the setting that `--target` sets.
+/// Loads the settings. Prints the settings if the user requested this output, and starts logging
+/// otherwise. `targets` is the name of the setting that `--target` sets.
 pub(super) fn prepare<T: Settings>(args: &ServiceArgs, targets: &str) -> Result<Task<T>> {
     if args.print_sample {
         return say(&manual::sample::<T>()).map(|()| Task::Done);
@@ -226,7 +226,7 @@ fn refuse_token(args: &ServiceArgs, kind: &str) -> Result<()> {
     Err(Error::new(ErrorCode::Configuration, what))
 }
 
-/// Logs the first line of a service: everything that a reader of the log needs to identify it.
+/// Logs the first line of a service, from which a reader of the log can identify the service.
 pub(super) fn log_start(kind: &str, args: &ServiceArgs, node: &NodeSettings) {
     crate::failure::log_failures();
     let settings = args.config.as_ref().map(|path| format!(", settings {}", path.display()));

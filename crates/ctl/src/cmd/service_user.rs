@@ -1,5 +1,5 @@
-//! The option `--give-to` of services and of the monitor: gives their files to the user of the host
-//! that runs them.
+//! The option `--give-to` of services and of the monitor: gives the files of a service to the user
+//! of the host that runs the service.
 //!
 //! `skep_service::service_user` changes the owners. This file decides which files are concerned.
 
@@ -54,16 +54,16 @@ pub(super) fn give_service(
         let threads = named.into_iter().chain(added);
         threads.map(|it| unless_failed(it.join().expect("the thread does not panic"))).sum()
     });
-    // Give away this directory last, because the list of added targets in it is trusted only as
-    // long as root owns the directory.
+    // Give away this directory last, because the command trusts the list of added targets in the
+    // directory only as long as root owns the directory.
     changed += user.take_directory(&node.directory)?;
     let directories: Vec<_> =
         std::iter::once(&node.directory).chain(targets).chain(&added).cloned().collect();
     report(kind, user, &directories, changed)
 }
 
-/// Returns the number of changed files in the directory of a target. Logs an error, since a failed
-/// disk must not prevent the start of a service that serves other targets.
+/// Returns the number of changed files in the directory of a target. Logs an error and continues,
+/// because a failed disk must not prevent the start of a service that serves other targets.
 fn unless_failed(changed: Result<u64>) -> u64 {
     changed.unwrap_or_else(|error| {
         tracing::error!("cannot give a target to the user of the service: {error}");

@@ -79,7 +79,7 @@ fn by(tool: &str) -> String {
     if tool == "skep" { String::new() } else { format!("by {tool}: ") }
 }
 
-/// Formats a latency in microseconds. A dash means that the benchmark has not measured it.
+/// Formats a latency in microseconds. A dash means that the benchmark has not measured the latency.
 fn microseconds(latency: Option<f64>) -> String {
     latency.map_or_else(|| "-".to_owned(), |latency| format!("{latency:.0}"))
 }
@@ -174,11 +174,11 @@ fn warm_ups(phases: impl IntoIterator<Item = (&'static str, Vec<f64>)>) -> Strin
 }
 
 /// Makes Ctrl-C and SIGTERM interrupt the run. An interrupted run cleans up and reports the results
-/// that it has so far. Must be called before any other thread starts.
+/// that it has so far. The caller must call this function before any other thread starts.
 fn end_on_signals() -> Result<()> {
     const NUMBERS: [i32; 2] = [libc::SIGINT, libc::SIGTERM];
-    // Blocks the signals in this thread and in all threads that are started later. The thread that
-    // is started below waits for the signals.
+    // Blocks the signals in this thread and in all threads that this thread starts later. The
+    // thread that is started below waits for the signals.
     drop(skep_env::Signals::take(&NUMBERS)?);
     skep_env::spawn_thread("signals".into(), None, || {
         let waited = skep_env::block_on(async {

@@ -132,8 +132,8 @@ fn plan(args: &NetArgs) -> Result<Plan> {
 }
 
 /// Moves this process into the network namespace of the lab's first client, because only processes
-/// in a lab's namespaces reach its network. Returns the options that name the lab's cluster. Must
-/// be called before any thread starts.
+/// in a lab's namespaces reach its network. Returns the options that name the lab's cluster. The
+/// caller must call this function before any thread starts.
 fn enter_lab(lab: &State) -> Result<ClusterArgs> {
     let none = || {
         let what = format!(
@@ -156,7 +156,7 @@ fn enter_lab(lab: &State) -> Result<ClusterArgs> {
     Ok(ClusterArgs { cluster: Some(lab.cluster.clone()), token_file: Some(lab.token_file.clone()) })
 }
 
-/// Returns the services that `wanted` names, or all services if it is empty.
+/// Returns the services that `wanted` names, or all services if `wanted` is empty.
 fn chosen(map: &ClusterMap, wanted: &[String]) -> Result<Vec<Server>> {
     let mut nodes: Vec<&Node> = Vec::new();
     if wanted.is_empty() {
@@ -228,7 +228,7 @@ fn as_table(outcome: &Outcome) -> String {
     text + &outliers(outcome) + &paths(outcome)
 }
 
-/// Returns a text about the probed paths from hosts to services. It lists the paths on which
+/// Returns a text about the probed paths from hosts to services. The text lists the paths on which
 /// packets of the interface's MTU do not arrive.
 fn paths(outcome: &Outcome) -> String {
     let (mut small, mut unknown) = (String::new(), Vec::new());

@@ -129,8 +129,8 @@ static IO: [IoPreset; 8] = [
     },
 ];
 
-/// A named set of options of `skep bench metadata`. Its phases are creation, `stat` and removal of
-/// files only, in the leaves of a tree for each process.
+/// A named set of options of `skep bench metadata`. The phases of such a set are only creation,
+/// `stat` and removal of files, in the leaves of a tree for each process.
 #[derive(Debug)]
 pub(super) struct MetadataPreset {
     pub(super) name: &'static str,
@@ -155,8 +155,8 @@ static METADATA: [MetadataPreset; 1] = [MetadataPreset {
 }];
 
 impl Block {
-    /// Returns the number of bytes for each process, if there are `processes` processes. It is a
-    /// multiple of `transfer_bytes`.
+    /// Returns the number of bytes for each process, if there are `processes` processes. This
+    /// number is a multiple of `transfer_bytes`.
     pub(super) fn bytes(self, processes: u64, transfer_bytes: u64) -> u64 {
         match self {
             Self::Each(bytes) => bytes,

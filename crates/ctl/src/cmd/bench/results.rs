@@ -1,4 +1,5 @@
-//! Writes each result of a run to a file as soon as it is measured: one line of JSON per result.
+//! Writes each result of a run to a file immediately after its measurement: one line of JSON per
+//! result.
 //!
 //! The first line describes the benchmark, the next lines are results, and the last line marks the
 //! end of the run. If the file system supports it, disk space for all lines is allocated before the
@@ -35,7 +36,8 @@ pub(super) struct Size {
     pub(super) parts: u64,
     /// Maximum number of samples of the progress in one record.
     pub(super) samples: u64,
-    /// Whether an external program runs the benchmark. Its records are longer.
+    /// Whether an external program runs the benchmark. The records of an external program are
+    /// longer.
     pub(super) is_reported: bool,
 }
 
@@ -64,7 +66,7 @@ impl ResultFile {
     ///
     /// # Errors
     /// - `Exists` if the file exists, because the benchmark overwrites nothing.
-    /// - `NoSpace` if the results do not fit on the disk. In this case the file is removed.
+    /// - `NoSpace` if the results do not fit on the disk. After this error, the file is removed.
     pub(super) fn create(path: &Path, of: &str, plan: &impl Serialize, size: Size) -> Result<Self> {
         let file = match File::options().append(true).create_new(true).open(path) {
             Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
@@ -133,7 +135,8 @@ impl ResultFile {
 
     fn reserve(&self, bytes: u64) -> Result<()> {
         match rustix::fs::fallocate(&self.file, FallocateFlags::KEEP_SIZE, self.len, bytes) {
-            // The file system does not support allocation. A later write then reports a full disk.
+            // The file system does not support allocation. In this case, a write reports a full
+            // disk when the disk is full.
             Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INTR) => Ok(()),
             Err(errno) => {
                 let what =

@@ -123,7 +123,7 @@ pub(super) fn measure(args: &StorageOptions, query: &ClusterArgs) -> Result<(Out
     result
 }
 
-/// Connects to the storage targets in `wanted`, or to all storage targets if it is empty.
+/// Connects to the storage targets in `wanted`, or to all storage targets if `wanted` is empty.
 async fn connect(access: &Access, map: &ClusterMap, wanted: &[u32]) -> Result<Vec<Connected>> {
     let mut connected = Vec::new();
     for id in wanted {

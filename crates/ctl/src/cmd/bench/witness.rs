@@ -2,8 +2,8 @@
 //! to the file of results, and prints the report.
 //!
 //! # A full disk
-//! Results are lost only if no output accepts them. If the user requested a file of results, it
-//! contains all results. If the report cannot be written to standard output, it is written to
+//! Results are lost only if no output accepts them. A file of results, if the user requested this
+//! file, contains all results. A report that cannot be written to standard output is written to
 //! standard error.
 
 use super::args::{HostArgs, ResultArgs};
@@ -30,7 +30,7 @@ impl Witness {
         Self { show: Box::new(show_progress()), watch: Watch::new(place), results: None }
     }
 
-    /// Creates the file of results, if the user requested one.
+    /// Creates the file of results, if the user requested such a file.
     ///
     /// # Errors
     /// The error of creating the file. After such an error the caller must not start the benchmark.
@@ -47,8 +47,8 @@ impl Witness {
         Ok(self)
     }
 
-    /// Processes a progress event of the run: shows it, and writes the results that it carries to
-    /// the file of results.
+    /// Processes a progress event of the run: shows the event, and writes the results in the event
+    /// to the file of results.
     pub(super) fn see(&mut self, progress: Progress) {
         self.watch.look(&progress);
         if let (Progress::Measured(result), Some(file)) = (&progress, &mut self.results) {
@@ -95,7 +95,8 @@ impl Witness {
         let place = match (&self.results, kept) {
             (Some(file), Some(Ok(()))) => file.place(),
             _ => {
-                // Standard error is the last resort, so a failed write to it is ignored.
+                // Standard error is the last possible output, so this code ignores a failed write
+                // to standard error.
                 let _ = writeln!(std::io::stderr().lock(), "{text}");
                 "the report is on standard error instead; use --result-file FILE to write each \
                  result to a file as soon as it is measured"

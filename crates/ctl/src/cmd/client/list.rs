@@ -17,7 +17,7 @@ const EXAMPLES: &[Example] = &[
 ];
 
 /// The last heartbeat of a client from which the leader of management has received none. A new
-/// leader does not know the times of the heartbeats that earlier leaders have received.
+/// leader does not have the times of the heartbeats that earlier leaders have received.
 const BEFORE_LEADER: &str = "before this leader";
 
 /// List all mounts: host, process, mount point, start, last heartbeat, sessions, open files
@@ -49,7 +49,7 @@ struct ClientReport {
     /// UTC time at which the client mounted the file system, according to management's clock.
     mounted_at: String,
     /// Time since the last heartbeat in milliseconds. `None` means that the leader of management
-    /// has received no heartbeat of the client since it began to lead.
+    /// has received no heartbeat of the client since this leader began to lead.
     silent_ms: Option<u64>,
     /// Number of metadata targets at which the client has a session.
     sessions: usize,

@@ -1,5 +1,6 @@
-//! `skep cluster token`: prints the token that other nodes need to join. The command reads it from
-//! the directory of management, so only users who may read this directory can print the token.
+//! `skep cluster token`: prints the token that other nodes need to join. The command reads the
+//! token from the directory of management, so only users who may read this directory can print the
+//! token.
 
 use crate::access::ClusterArgs;
 use crate::help::{Example, examples};
@@ -44,7 +45,8 @@ pub(crate) fn run(args: &TokenArgs) -> Result<()> {
     Ok(())
 }
 
-/// Whether a token file is in a directory of management. Management writes its newest token there.
+/// Whether a token file is in a directory of management. Management writes its newest token to this
+/// file.
 fn is_of_management(token_file: &Path) -> bool {
     let directory = token_file.parent().unwrap_or(Path::new("."));
     let identity = read_identity(directory).ok().flatten();

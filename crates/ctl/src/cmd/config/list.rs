@@ -1,5 +1,5 @@
-//! `skep config list`: lists the current settings of the cluster. Also prints the output of `skep
-//! config get`.
+//! `skep config list`: lists the current settings of the cluster. The module also prints the output
+//! of `skep config get`.
 
 use super::{SettingLine, in_unit, line};
 use crate::access::ClusterArgs;
@@ -58,7 +58,7 @@ fn as_table(lines: &[SettingLine]) -> String {
             line.meaning.to_owned(),
         ]);
     }
-    // The table wraps the text about a setting if it is longer than its column.
+    // The table wraps a text about a setting that is longer than its column.
     shown.set_content_arrangement(ContentArrangement::Dynamic).set_width(TABLE_WIDTH);
     render(&shown)
 }

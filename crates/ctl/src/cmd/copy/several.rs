@@ -1,5 +1,4 @@
-//! A copy that several hosts make together: chooses the hosts, and starts a process on each of
-//! them.
+//! A copy that several hosts make together: chooses the hosts, and starts a process on each host.
 
 use super::store::{Stores, is_store};
 use super::with_progress;
@@ -27,7 +26,7 @@ const MOST_SECONDS: u32 = 24 * 3600;
 pub(in crate::cmd) enum Transport {
     /// Processes are started by ssh on the hosts of a deployment.
     Ssh {
-        /// The hosts and how to reach them.
+        /// The hosts, and the way to reach each host.
         deployment: Box<Deployment>,
         /// Whether the processes run as root instead of as the user who logs in by ssh.
         as_root: bool,

@@ -1,10 +1,11 @@
 //! Notices that a copy makes no progress, for example because a file server does not answer. The
-//! copy itself goes on, because a file server may need minutes to restart.
+//! copy itself continues, because a file server may need minutes to restart.
 
 use skep_copy::outcome::Progress;
 use std::time::Duration;
 
-/// Time without progress after which the user gets a warning. Also the time between two warnings.
+/// Time without progress after which the user gets a warning. The time between two warnings is the
+/// same.
 const SILENCE: Duration = Duration::from_secs(60);
 
 /// The last progress of a copy.

@@ -134,7 +134,7 @@ impl StoreArgs {
 }
 
 impl Stores {
-    /// Returns these options as arguments for a process on another host. They contain no
+    /// Returns these options as arguments for a process on another host. The arguments contain no
     /// credentials.
     pub(super) fn words(&self) -> Vec<String> {
         let settings = &self.settings;

@@ -1,9 +1,9 @@
 //! `skep debug bundle`: writes the state of a cluster to one archive.
 //!
 //! The bundle contains the output of read-only commands, the metrics of all services, and the logs,
-//! settings and kernel facts of this host. It can contain an archive of each other host
-//! ([`super::hosts`]). Secrets are removed ([`super::redaction`]). If something cannot be read, the
-//! bundle contains the reason in its place.
+//! settings and kernel facts of this host. The bundle can contain an archive of each other host
+//! ([`super::hosts`]). Secrets are removed ([`super::redaction`]). In the place of a part that
+//! cannot be read, the bundle contains the reason.
 
 use super::archive::Archive;
 use super::hosts::{HostResult, OtherHosts, hide};
@@ -158,8 +158,8 @@ pub(crate) fn run(args: &BundleArgs) -> Result<()> {
     let (hosts, missing_hosts) = match writer.write_all(args, &access, others.as_ref()) {
         Ok(hosts) => hosts,
         Err(error) => {
-            // Removes the file, because readers would take an archive without its end for a
-            // complete one.
+            // Removes the file, because readers could mistake an archive without its end for a
+            // complete archive.
             let _ = std::fs::remove_file(&path);
             return Err(error.within(format_args!("cannot write the bundle {}", path.display())));
         }
@@ -214,7 +214,8 @@ fn as_text(bundle: &Bundle) -> String {
     text
 }
 
-/// Returns the secret of the cluster in hexadecimal digits, as it may appear in texts.
+/// Returns the secret of the cluster in hexadecimal digits, the form in which texts may contain the
+/// secret.
 fn secret_of(access: &Access) -> String {
     let token = access.token.to_text();
     let secrets = token.split('@').next().unwrap_or_default();
@@ -281,7 +282,7 @@ impl Writer {
         self.add("about.txt", &about)
     }
 
-    /// Adds the output of a command of Skep, and returns it.
+    /// Adds and returns the output of a command of Skep.
     fn add_command(
         &mut self,
         name: &str,
@@ -308,8 +309,8 @@ impl Writer {
         Ok(())
     }
 
-    /// Adds the logs of `skep up`, or the logs of the services and mounts of this host. Also adds
-    /// the logs in the arguments, and the settings files.
+    /// Adds the logs of `skep up`, or the logs of the services and mounts of this host. The method
+    /// also adds the logs in the arguments, and the settings files.
     fn add_logs_and_settings(&mut self, of_up: Vec<PathBuf>, args: &BundleArgs) -> Result<()> {
         if of_up.is_empty() {
             self.add_logs_of_host()?;
@@ -352,14 +353,14 @@ impl Writer {
         self.archive.add(&format!("{}/{name}", self.folder), text.as_bytes())
     }
 
-    /// Adds the last bytes of a file, or the reason why it cannot be read.
+    /// Adds the last bytes of a file, or the reason why the file cannot be read.
     fn add_file(&mut self, name: &str, path: &Path) -> Result<()> {
         let text = end_of(path).unwrap_or_else(|error| format!("cannot read {name}: {error}\n"));
         self.add(name, &text)
     }
 
-    /// Adds the output of a command, or the reason why it failed. Returns the text as it was before
-    /// its secrets were removed.
+    /// Adds the output of a command, or the reason why the command failed. Returns the text before
+    /// the removal of its secrets.
     fn add_output(&mut self, name: &str, command: &mut Command) -> Result<String> {
         let text = match command.stdin(Stdio::null()).output() {
             Ok(output) => {

@@ -19,14 +19,14 @@ const MOST_BYTES: u64 = 32 << 20;
 const MOST_ERROR_BYTES: u64 = 16 << 10;
 /// Time limit for the archive of one host, in seconds.
 const MOST_SECONDS: u32 = 120;
-/// Exit code of `timeout` after it has ended a command.
+/// Exit code of `timeout` after `timeout` has ended a command.
 const TIMED_OUT: i32 = 124;
 
 /// The result for one host, in the JSON output.
 #[derive(Debug, Serialize, PartialEq, Eq)]
 pub(super) struct HostResult {
     pub(super) host: String,
-    /// The reason why the bundle has no archive of the host, or only a part of it.
+    /// The reason why the bundle has no archive of the host, or only a part of the archive.
     pub(super) problem: Option<String>,
 }
 
@@ -34,8 +34,8 @@ pub(super) struct HostResult {
 #[derive(Debug)]
 pub(super) struct OtherHosts {
     pub(super) deployment: Deployment,
-    /// Whether the hosts write their archives as root. `false` means that they write them as the
-    /// ssh login user.
+    /// Whether the hosts write their archives as root. `false` means that the hosts write their
+    /// archives as the ssh login user.
     pub(super) as_root: bool,
 }
 
@@ -120,7 +120,7 @@ fn run(command: &Command, seconds: u32, most: u64) -> std::io::Result<Session> {
     let reader = std::thread::spawn(move || {
         let mut bytes = Vec::new();
         let _ = errors.by_ref().take(MOST_ERROR_BYTES).read_to_end(&mut bytes);
-        // The rest is read too, because the session would wait if the pipe were full.
+        // The thread also reads the rest, because the session would wait if the pipe were full.
         let _ = std::io::copy(&mut errors, &mut std::io::sink());
         String::from_utf8_lossy(&bytes).into_owned()
     });
@@ -134,7 +134,7 @@ fn run(command: &Command, seconds: u32, most: u64) -> std::io::Result<Session> {
 }
 
 /// Replaces each occurrence of the secret by the same number of other bytes. So the archive stays
-/// readable, because no length in it changes.
+/// readable, because no length in the archive changes.
 pub(super) fn hide(archive: &mut [u8], secret: &str) {
     let secret = secret.as_bytes();
     if secret.is_empty() || archive.len() < secret.len() {

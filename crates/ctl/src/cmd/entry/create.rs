@@ -60,7 +60,8 @@ pub(crate) fn run(args: &CreateArgs) -> Result<()> {
     rustix::fs::mknodat(CWD, path, FileType::RegularFile, Mode::from_raw_mode(mode), 0)
         .map_err(failed)?;
     if let Err(error) = pattern::set(path, &text) {
-        // Removes the file, because its stripe pattern is not the one that the user requested.
+        // Removes the file, because the file does not have the stripe pattern that the user
+        // requested.
         let _ = std::fs::remove_file(path);
         return Err(error);
     }

@@ -72,7 +72,7 @@ struct Info {
     pattern: Option<PatternInfo>,
 }
 
-/// A target and the server that owns it.
+/// A target, and the server of this target.
 #[derive(Debug, Serialize)]
 struct TargetLocation {
     target: u32,
@@ -135,8 +135,8 @@ pub(crate) fn run(args: InfoArgs) -> Result<()> {
             list.push(info);
             return Ok(());
         }
-        // All output except a JSON list prints each file as soon as it is read, so it needs no
-        // memory for all files.
+        // All output formats except a JSON list print each file immediately after it was read, so
+        // these formats need no memory for all files.
         let blank_line = if is_first { "" } else { "\n" };
         is_first = false;
         print(&info, |info| blank_line.to_owned() + &as_text(info, verbose))
@@ -147,8 +147,8 @@ pub(crate) fn run(args: InfoArgs) -> Result<()> {
 /// Where the details come from: the mount of each path, or the cluster that the options name.
 struct Source {
     query: ClusterArgs,
-    /// The device number of a mount, and the cluster map that was read from it. Paths of the same
-    /// mount share this map.
+    /// The device number of a mount, and the cluster map that was read from this mount. Paths of
+    /// the same mount share this map.
     map: Option<(u64, ClusterMap)>,
 }
 
@@ -172,7 +172,7 @@ impl Source {
         describe(&map, inode, path.to_owned(), &info)
     }
 
-    /// Returns the cluster map of a mount. Reads it once for all paths of the mount.
+    /// Returns the cluster map of a mount. Reads the map once for all paths of the mount.
     fn map_at(&mut self, device: u64, place: &Path) -> Result<Option<&ClusterMap>> {
         if self.map.as_ref().is_none_or(|(of, _)| *of != device) {
             self.map = through_mount::cluster_map(place)?.map(|map| (device, map));
@@ -421,8 +421,8 @@ fn describe_component(
         return;
     }
     line(format!("+ Chunksize: {}", size(part.chunk_bytes)));
-    // A directory has no data and so no targets, unless its pattern lists them. Its pattern applies
-    // to new files only.
+    // A directory has no data and so no targets, unless its pattern lists targets. The pattern of a
+    // directory applies only to new files.
     let actual = match info.kind {
         "directory" => String::new(),
         _ => format!("; actual: {}", part.targets.len()),

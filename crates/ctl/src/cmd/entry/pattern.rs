@@ -155,7 +155,8 @@ pub(super) fn in_targets(pattern: &str, map: &ClusterMap) -> String {
 }
 
 /// Returns a path and its pattern as a line for people. A `pattern` of `None` means a directory to
-/// which the cluster's settings apply. Without a map, the line names groups instead of targets.
+/// which the cluster's settings apply. A line that is made without a map names groups instead of
+/// targets.
 pub(super) fn line(path: &Path, pattern: Option<&str>, map: Option<&ClusterMap>) -> String {
     let pattern = match (pattern, map) {
         (None, _) => "as in the cluster's settings".to_owned(),

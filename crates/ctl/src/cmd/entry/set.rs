@@ -56,7 +56,7 @@ pub(crate) fn run(args: &SetArgs) -> Result<()> {
     if let Some(text) = &text {
         pattern::check(text)?;
     }
-    // Checks all paths before it changes any of them.
+    // Checks all paths before it changes the first path.
     for path in paths {
         entry_at(path)?;
     }

@@ -1,4 +1,5 @@
-//! `skep entry who`: shows the clients that have a file open, and their locks on it.
+//! `skep entry who`: shows the clients that have a file open, and the locks of these clients on the
+//! file.
 
 use crate::access::{ClusterArgs, entry_at};
 use crate::help::{Example, examples};
@@ -95,7 +96,7 @@ fn as_table(lines: &[FileUser], paths: usize) -> String {
         return format!("No client has {what} open.\n");
     }
     let titles = ["CLIENT", "HOST", "MOUNT POINT", ">READERS", ">WRITERS", "LOCKS", "PATH"];
-    // If only one path was given, the user knows it, so the table omits the column with the path.
+    // If the user gave only one path, the table omits the column with the path.
     let columns = if paths == 1 { titles.len() - 1 } else { titles.len() };
     let mut shown = table(&titles[..columns]);
     for line in lines {

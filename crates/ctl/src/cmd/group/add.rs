@@ -89,7 +89,7 @@ pub(crate) fn remove_member(args: RemoveArgs) -> Result<()> {
     print(&removed, |it: &ChangedGroup| format!("Target {} has left group {}.", it.target, it.id))
 }
 
-/// Takes a target out of a group. Drops it first if it serves.
+/// Takes a target out of a group. Drops the member first if the member serves.
 ///
 /// # Errors
 /// The error of management, for example if the target is the primary.

@@ -1,4 +1,4 @@
-//! `skep group create`: creates a group from targets that wait for one.
+//! `skep group create`: creates a group from targets that wait for a group.
 
 use crate::access::{ClusterArgs, block_on};
 use crate::help::{Example, examples};
@@ -95,8 +95,8 @@ pub(crate) fn run(args: CreateArgs) -> Result<()> {
     })
 }
 
-/// Returns the group whose members are exactly `targets`. It exists if an administrator repeats the
-/// command.
+/// Returns the group whose members are exactly `targets`. Such a group exists if an administrator
+/// repeats the command.
 fn group_of_exactly<'a>(map: &'a ClusterMap, targets: &[TargetId]) -> Option<&'a Group> {
     let set: BTreeSet<_> = targets.iter().copied().collect();
     let is_same =

@@ -1,5 +1,5 @@
 //! `skep group list`: shows the groups of targets that store the same data, and the state of each
-//! member. For a member that does not serve, it also shows how much data the member lacks.
+//! member. For a member that does not serve, the command also shows how much data the member lacks.
 
 use crate::access::ClusterArgs;
 use crate::group_progress::{Lag, LagSample};
@@ -47,7 +47,8 @@ struct Member {
     is_primary: bool,
     reachability: &'static str,
     consistency: &'static str,
-    /// How far the member is behind the primary. `None` if it serves, or if it is a storage target.
+    /// How far the member is behind the primary. `None` if the member serves, or if the member is a
+    /// storage target.
     lag: Option<Lag>,
 }
 

@@ -52,8 +52,8 @@ struct GroupStatus {
     /// The reason why the status of the group is not known: the error of the request to the
     /// primary.
     error: Option<String>,
-    /// The problem that the primary has reported to management although it serves, for example that
-    /// replies also wait for its own disk.
+    /// The problem that a serving primary has reported to management, for example that replies also
+    /// wait for its own disk.
     note: Option<String>,
     members: Vec<MemberStatus>,
 }
@@ -70,8 +70,8 @@ struct MemberStatus {
     /// Age of the newest request of the primary that the member has acknowledged.
     silent_ms: Option<u64>,
     needs_copy: bool,
-    /// Total size of the log records that the member lacks. `None` if the primary does not know it,
-    /// or if the member gets a copy.
+    /// Total size of the log records that the member lacks. `None` if the primary does not know
+    /// this number, or if the member gets a copy.
     missing_bytes: Option<u64>,
     /// The copy of the store that the primary sends to the member.
     copy: Option<CopyStatus>,
@@ -83,8 +83,8 @@ impl MemberStatus {
         self.appended.is_none() && self.copy.is_none()
     }
 
-    /// Returns the size of the missing records. Adds whether the member gets them from the log or
-    /// as a copy.
+    /// Returns the size of the missing records. The text states whether the member gets the missing
+    /// data from the log or as a copy.
     fn missing(&self) -> String {
         match self.missing_bytes {
             Some(bytes) if bytes > 0 => format!("{} by log", size(bytes)),

@@ -112,7 +112,8 @@ pub(crate) fn run(args: &UpArgs) -> Result<()> {
             format!("{}\nNothing was started.", as_text(it))
         });
     }
-    // The processes of the lab run the same program as this process, so they get its path.
+    // The processes of the lab run the same program as this process, so the lab gets the path of
+    // this program.
     let program = std::env::current_exe()?;
     let state = skep_lab::up(&args.name, &description, &program, args.is_forced, &mut report)?;
     print(&skep_lab::status(&state)?, |it| format!("{}\n{}", as_text(it), hints(it)))

@@ -48,7 +48,7 @@ struct LockEntry {
 pub(crate) fn run(args: ListArgs) -> Result<()> {
     let ListArgs { query, with_paths, paths } = args;
     let with_paths = with_paths || paths.len() > 1;
-    // The user named the paths, so JSON always has them.
+    // The user named the paths, so the JSON output always has the paths.
     let lines = match paths.is_empty() {
         true => of_cluster(&query, with_paths)?,
         false => of_files(&query, &paths)?,

@@ -2,8 +2,8 @@
 
 use clap::Command;
 
-/// Width of the help text in columns. It is fixed, because the width of a terminal must not change
-/// the pages.
+/// Width of the help text in columns. The width is fixed, because the width of a terminal must not
+/// change the pages.
 const PAGE_COLUMNS: usize = 100;
 
 /// Returns a page for each command that can run without a subcommand. Each has a name, in which

@@ -1,4 +1,4 @@
-//! `skep management`: runs the management service. Its subcommands change and show the management
+//! `skep management`: runs the management service. The subcommands change and show the management
 //! nodes of a cluster.
 
 mod add;

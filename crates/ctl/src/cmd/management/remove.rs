@@ -39,8 +39,7 @@ pub(crate) fn run(args: RemoveArgs) -> Result<()> {
     let access = query.access(None)?;
     let removed = block_on(async move {
         let map = access.map().await?;
-        // An earlier attempt may have removed the node from the map, or may have removed it only
-        // from the members.
+        // An earlier attempt may have removed the node from the map, or only from the members.
         let (id, name) = match (node_named(&map, &node), node.parse()) {
             (Ok(node), _) => (node.id, node.name.clone()),
             (Err(_), Ok(id)) => (NodeId::new(id), String::new()),

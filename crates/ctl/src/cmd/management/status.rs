@@ -1,5 +1,5 @@
-//! `skep management status`: lists the management nodes, and how many entries of the replicated log
-//! each of them has stored.
+//! `skep management status`: lists the management nodes, each with the number of entries of the
+//! replicated log that the node has stored.
 
 use crate::access::{Access, ClusterArgs, block_on};
 use crate::help::{Example, examples};

@@ -1,5 +1,5 @@
 //! `mount.skep`: the helper that mount(8) runs for `mount -t skep` and for lines of `/etc/fstab`.
-//! It is a link to the program `skep`.
+//! The helper is a link to the program `skep`.
 //!
 //! mount(8) passes `SOURCE DIRECTORY [-sfnv] [-N NAMESPACE] [-o OPTIONS] [-t TYPE]`, in any order.
 //! Under the name `mount.fuse.skep` the helper changes an existing mount (`mount -o remount`).

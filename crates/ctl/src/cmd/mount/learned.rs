@@ -2,7 +2,8 @@
 //! to files on this host. So commands and new mounts work when the management node in their token
 //! is down, and `skep health check` works without a leader.
 //!
-//! Does not own the files (`skep_service::known_management`, `skep_service::known_map`).
+//! This module is not responsible for the files (`skep_service::known_management`,
+//! `skep_service::known_map`).
 
 use crate::access::Access;
 use skep_client::MapObserver;
@@ -11,7 +12,8 @@ use skep_service::{known_management, known_map};
 use skep_types::ClusterMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Returns the observer of a mount's cluster maps. It writes the files when the servers change.
+/// Returns the observer of a mount's cluster maps. The observer writes the files when the servers
+/// change.
 pub(super) fn observer(access: &Access) -> MapObserver {
     let (cluster, given) = (access.token.cluster, access.token.addresses.clone());
     // The mutex protects only the part of the map that was written last.

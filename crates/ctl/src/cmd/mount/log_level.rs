@@ -9,15 +9,15 @@ use skep_types::Result;
 
 const LEVELS: [&str; 5] = ["error", "warn", "info", "debug", "trace"];
 
-/// Starts a thread that waits for the two signals and changes the level. Must be called before any
-/// other thread starts.
+/// Starts a thread that waits for the two signals and changes the level. The caller must call this
+/// function before any other thread starts.
 pub(super) fn follow_signals() -> Result<()> {
     const NUMBERS: [i32; 2] = [libc::SIGUSR1, libc::SIGUSR2];
-    // Blocks the two signals in this thread and in all threads that are started later. So only the
-    // new thread below receives the signals, by waiting for them.
+    // Blocks the two signals in this thread and in all threads that this thread starts later. So
+    // only the new thread below receives the signals, by waiting for them.
     drop(skep_env::Signals::take(&NUMBERS)?);
-    // Also blocks the signals that end the mount. Without this, the default action of these signals
-    // in the new thread would kill the process before it unmounts.
+    // The new thread also blocks the signals that end the mount. Otherwise, the default action of
+    // these signals in the new thread would kill the process before it unmounts.
     drop(skep_env::Signals::take(&[libc::SIGTERM, libc::SIGINT])?);
     skep_env::spawn_thread("skep-log-level".into(), None, move || {
         let followed = skep_env::block_on(async move {

@@ -4,18 +4,18 @@
 //!   services.
 //! - If systemd started the mount, the file is in the log directory that systemd passes in an
 //!   environment variable.
-//! - Otherwise, the file is in `/var/log/skep` for root. For other users it is in their state
+//! - Otherwise, the file is in `/var/log/skep` for root. For other users, the log is in their state
 //!   directory by the XDG base directory specification.
 //!
 //! The name of the file contains the mount point, so later mounts on the same mount point use the
 //! same file.
 //!
 //! # Hazard: files of other users
-//! Root opens these files, and their names are easy to guess. In a directory that other users can
-//! write to, one of them could create a symbolic link with the name of a log, and root would then
-//! append to the file to which the link leads. For this reason, an existing log must be a regular
-//! file that belongs to the user of the mount. A log in the directory for temporary files is in a
-//! subdirectory that only this user can write to.
+//! Root opens these files, and their names are easy to guess. In a directory in which other users
+//! can create files, such a user could create a symbolic link with the name of a log, and root
+//! would append to the file to which the link leads. For this reason, an existing log must be a
+//! regular file that belongs to the user of the mount. A log in the directory for temporary files
+//! is in a subdirectory that only this user can write to.
 
 use super::absolute;
 use crate::access::Access;
@@ -31,13 +31,13 @@ use std::path::{Path, PathBuf};
 /// Maximum number of bytes of the mount point that the name of its log contains. With this maximum,
 /// the whole name is shorter than 255 bytes, the limit of file systems.
 const LONGEST_LOG_NAME: usize = 150;
-/// Environment variable that systemd sets for a unit with `LogsDirectory=`. If it lists several
-/// directories, the first one is used.
+/// Environment variable that systemd sets for a unit with `LogsDirectory=`. If the variable lists
+/// several directories, the mount uses the first directory.
 const LOGS_VARIABLE: &str = "LOGS_DIRECTORY";
 /// The directory of the logs of mounts that root has started.
 pub(crate) const LOGS_OF_ROOT: &str = "/var/log/skep";
 
-/// Opens the log of a mount for appending, and returns it with its path.
+/// Opens the log of a mount for appending, and returns the open file with its path.
 ///
 /// # Errors
 /// The error of the system for the path that was tried last.
@@ -120,7 +120,7 @@ fn open_own(path: &Path) -> io::Result<File> {
 }
 
 /// Returns this user's directory for logs below the directory for temporary files. If another user
-/// has created a directory with the usual name, creates one with a new name.
+/// has created a directory with the usual name, creates a directory with a new name.
 fn temporary_directory() -> Result<PathBuf> {
     let (parent, user) = (std::env::temp_dir(), geteuid());
     let usual = parent.join(format!("skep-{}", user.as_raw()));
@@ -141,14 +141,14 @@ fn temporary_directory() -> Result<PathBuf> {
     Ok(path)
 }
 
-/// Creates a directory that only this user can write to. If it exists, checks that this user owns
-/// it and that no other user can write to it.
+/// Creates a directory that only this user can write to. If the directory exists, checks that this
+/// user owns the directory and that no other user can write to it.
 fn make_private(path: &Path, user: Uid) -> io::Result<()> {
     match DirBuilder::new().mode(0o700).create(path) {
         Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error),
         _ => {}
     }
-    // The check is for the directory itself, so it must not follow a symbolic link.
+    // The check concerns the directory itself, so it must not follow a symbolic link.
     let found = std::fs::symlink_metadata(path)?;
     let is_private = found.is_dir() && found.uid() == user.as_raw() && found.mode() & 0o022 == 0;
     if is_private { Ok(()) } else { Err(ErrorKind::PermissionDenied.into()) }

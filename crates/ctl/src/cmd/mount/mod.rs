@@ -1,4 +1,4 @@
-//! `skep mount`: mounts a cluster on a directory, and serves it until it is unmounted.
+//! `skep mount`: mounts a cluster on a directory, and serves the mount until its unmount.
 
 pub(crate) mod helper;
 mod learned;
@@ -219,7 +219,7 @@ fn mount(
             // when it receives the notification.
             skep_env::outlive_parent();
         }
-        // A mount in the background prints no report, because the waiting parent prints it.
+        // A mount in the background prints no report, because the waiting parent prints the report.
         if !in_background {
             let transport = Some(transport.to_string());
             let mounted = MountReport { mount_point: shown, transport };
@@ -278,8 +278,8 @@ fn job_variables(args: &MountArgs) -> Option<JobVariables> {
 }
 
 /// Starts a thread that follows changes of the token file. When the administrator has replaced the
-/// token and revoked the old one, the mount can join again with the new one. Must be called after
-/// the signals are blocked.
+/// token and revoked the old token, the mount can join again with the new token. The caller must
+/// block the signals before this call.
 fn follow_token(access: &Access) -> Result<()> {
     let (file, token) = (access.token_file.clone(), access.token.clone());
     skep_env::spawn_thread("skep-token".into(), None, move || {
@@ -396,8 +396,9 @@ fn detach(args: &MountArgs, asked: Options, access: &Access) -> Result<()> {
     print(&mounted, |it| format!("{} is mounted; `skep umount {0}` unmounts it.", it.mount_point))
 }
 
-/// Returns the error of the background process if it has exited, and `None` while it runs. The
-/// error is the last error in its log, or the last lines of the log if it was killed.
+/// Returns the error of the background process if the process has exited, and `None` while the
+/// process runs. The error is the last error in the log of the process, or the last lines of the
+/// log if the process was killed.
 fn why_it_ended(child: &mut Child, log: &Path, log_start: u64) -> Option<Error> {
     let status = child.try_wait().ok().flatten()?;
     let lines = tail(log, log_start, 5);

@@ -16,14 +16,14 @@ const LONGEST_ATTRIBUTE_TIMEOUT: Duration = Duration::from_secs(3600);
 /// Maximum value of the option `workers`. No host has more processors.
 const MOST_WORKERS: usize = 1 << 16;
 
-/// Options that are addressed to mount(8) and systemd. Skep accepts and ignores them.
+/// Options that are addressed to mount(8) and systemd. Skep accepts and ignores these options.
 const OF_OTHERS: &[&str] = &[
     "defaults", "auto", "noauto", "nofail", "_netdev", "user", "nouser", "users", "nousers",
     "owner", "noowner", "group", "nogroup", "silent", "loud", "nomand",
 ];
 const PREFIXES_OF_OTHERS: &[&str] = &["x-", "X-", "comment="];
-/// Options that `/proc/mounts` shows for every FUSE mount. mount(8) passes them to the helper for
-/// `mount -o remount`, so Skep accepts and ignores them.
+/// Options that `/proc/mounts` shows for every FUSE mount. mount(8) passes these options to the
+/// helper for `mount -o remount`, so Skep accepts and ignores them.
 const OF_THE_KERNEL: &[&str] = &["default_permissions"];
 const PREFIXES_OF_THE_KERNEL: &[&str] = &["user_id=", "group_id=", "max_read="];
 
@@ -40,7 +40,7 @@ pub(crate) struct Options {
     pub(crate) is_remount: bool,
     /// How long the kernel may cache names and attributes. `None` means the default of Skep.
     pub(crate) attribute_timeout: Option<Duration>,
-    /// The largest number of threads that serve requests. `None` means one for each CPU.
+    /// The largest number of threads that serve requests. `None` means one worker for each CPU.
     pub(crate) workers: Option<usize>,
     /// Whether other users may access a mount that an unprivileged user created.
     pub(crate) allows_others: bool,
@@ -247,8 +247,8 @@ mod tests {
                     "ADDRESS" => format!("{name}=0.0.0.0:7490"),
                     _ => word.to_owned(),
                 };
-                // These words are values of the option `transport=`. They are in the table row of
-                // this option.
+                // These words are values of the option `transport=`. The table row of this option
+                // has these words.
                 if ["uring", "device"].contains(&word) {
                     continue;
                 }

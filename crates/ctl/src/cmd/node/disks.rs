@@ -109,7 +109,7 @@ fn is_selected(load: &DiskLoad, filter: Option<&str>) -> bool {
     })
 }
 
-/// The load of one interval, as it is printed.
+/// The load of one interval, in the form of the output.
 struct Report {
     loads: Vec<DiskLoad>,
     /// Whether there are no disks, regardless of the filter.
@@ -129,11 +129,12 @@ impl Report {
         check_reached(&self.unreachable, self.is_empty)
     }
 
-    /// Prints the report as one in a series. On a terminal, it replaces the previous report.
+    /// Prints the report as one in a series. On a terminal, the report replaces the previous
+    /// report.
     fn print_next(&self) -> Result<()> {
         let text = || as_text(&self.loads, &self.unreachable);
         match format() {
-            // Moves the cursor to the upper left corner, and clears the screen below it.
+            // Moves the cursor to the upper left corner, and clears the screen below the cursor.
             OutputFormat::Table if std::io::stdout().is_terminal() => {
                 say(&format!("\x1b[H\x1b[J{}", text()))
             }

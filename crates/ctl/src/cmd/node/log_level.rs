@@ -1,6 +1,6 @@
 //! `skep node log-level`: shows or changes the log levels of running services and mounts. A change
-//! lasts until the service or mount restarts. Mounts accept no connections, so management sends
-//! them the level in the reply to their next heartbeat.
+//! lasts until the service or mount restarts. Mounts accept no connections, so management sends the
+//! level to a mount in the reply to the next heartbeat of the mount.
 
 use crate::access::{Access, ClusterArgs, PATIENCE};
 use crate::help::{Example, examples};
@@ -43,8 +43,8 @@ pub(crate) struct LogLevelArgs {
 /// Maximum number of requests that are in flight at the same time.
 const AT_ONCE: usize = 100;
 /// Number of heartbeat intervals for which the command waits for a mount. The mount receives the
-/// level in the reply to its next heartbeat. The command also waits for a second heartbeat, since
-/// the first may be lost.
+/// level in the reply to its next heartbeat. The command also waits for a second heartbeat, because
+/// the first heartbeat may be lost.
 const HEARTBEATS: u32 = 2;
 
 /// A node and its log level, as one entry of the list.
@@ -81,8 +81,8 @@ pub(crate) fn run(args: LogLevelArgs) -> Result<ExitCode> {
                 })
                 .collect();
             for (node, outcome) in some.iter().zip(asked) {
-                // If a single node fails, the line of this node shows the error. If the level is
-                // invalid, the command ends, since the level is invalid for all nodes.
+                // If a single node fails, the line of this node shows the error. The command ends
+                // if the level is invalid, because an invalid level is invalid for all nodes.
                 match outcome.await {
                     Err(error) if is_one || error.code() == ErrorCode::InvalidArgument => {
                         return Err(error.within(format_args!("{} ({})", node.name, node.id)));

@@ -24,7 +24,7 @@ pub(crate) struct DataArgs {
 /// Returns the built-in catalogue, with the entries of `files` added.
 ///
 /// # Errors
-/// Returns an error if a file cannot be read, or if it contradicts itself or the catalogue.
+/// Returns an error if a file cannot be read, or if a file contradicts itself or the catalogue.
 pub(in crate::cmd) fn catalogue_with(files: &[PathBuf]) -> Result<Catalogue> {
     let mut catalogue = Catalogue::built_in();
     for path in files {
@@ -168,7 +168,7 @@ impl SystemArgs {
     }
 
     /// Returns the model's calibration by all measured tables, and by the benchmark result of this
-    /// system if there is one.
+    /// system if such a result exists.
     pub(super) fn calibration(
         &self,
         data: &DataArgs,

@@ -1,5 +1,5 @@
-//! `skep plan calibrate`: shows the parameters of the model and their uncertainty. Also compares
-//! the predictions of calibrations with tables that these calibrations did not use.
+//! `skep plan calibrate`: shows the parameters of the model and their uncertainty. The command also
+//! compares the predictions of calibrations with tables that these calibrations did not use.
 
 use super::args::{DataArgs, read};
 use crate::help::{Example, examples};

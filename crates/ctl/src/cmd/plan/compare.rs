@@ -1,4 +1,4 @@
-//! `skep plan compare`: shows the measured rates of tables, and next to them the predicted rates.
+//! `skep plan compare`: shows the measured rates of tables next to the predicted rates.
 
 use super::args::{DataArgs, rate, write};
 use crate::help::{Example, examples};

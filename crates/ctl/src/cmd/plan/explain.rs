@@ -1,5 +1,5 @@
-//! `skep plan explain`: shows all limits of one system, and how its predicted rate and its cost
-//! follow from them.
+//! `skep plan explain`: shows all limits of one system, and how the predicted rate and the cost of
+//! the system follow from these limits.
 
 use super::args::{DataArgs, SystemArgs, interval, rate};
 use crate::help::{Example, examples};

@@ -120,7 +120,7 @@ pub(crate) fn run(args: &SizeArgs) -> Result<()> {
 
 /// Returns the number of inline bytes of files with this mean size on a cluster with the default
 /// settings. Larger files usually have none, because a file whose first write is larger than the
-/// inline bytes has none. Such a file keeps an inline component without bytes.
+/// inline bytes has none. A file of this kind keeps an inline component without bytes.
 fn usual_inline_bytes(mean_bytes: u64) -> Option<u64> {
     let Policy { inline_bytes, .. } = Policy::default();
     let used = if mean_bytes <= inline_bytes { inline_bytes } else { 0 };

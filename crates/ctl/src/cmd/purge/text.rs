@@ -105,7 +105,7 @@ fn more(rows: usize) -> String {
 }
 
 /// Returns the error for a purge that was interrupted, or could not read or remove some entries.
-/// `None` means that there was no problem.
+/// `None` means that the purge had no problem.
 pub(super) fn failure(outcome: &PurgeOutcome) -> Option<Error> {
     if outcome.is_interrupted {
         let text = "cannot purge all old files: a signal interrupted the purge; repeat the command";

@@ -1,5 +1,5 @@
-//! `skep study compare`: puts the results of several studies into one table, for example of several
-//! file systems.
+//! `skep study compare`: puts the results of several studies, for example of several file systems,
+//! into one table.
 
 use crate::help::{Example, examples};
 use crate::output::{print, render, table};

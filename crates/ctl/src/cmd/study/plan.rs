@@ -86,8 +86,8 @@ struct FactorsReport {
     data_bytes: Vec<Option<u64>>,
     /// The part of an application to which `data_bytes` applies.
     data_per: &'static str,
-    /// The numbers of hosts and of processes. Empty if the experiment has pairs of them in
-    /// `clients`.
+    /// The numbers of hosts and of processes. Empty if the experiment has pairs of hosts and
+    /// processes in `clients`.
     hosts: Vec<Option<u32>>,
     processes: Vec<u32>,
     clients: Vec<ClientsReport>,
@@ -107,7 +107,7 @@ struct FactorsReport {
     files: Vec<u32>,
 }
 
-/// A number of client hosts, and of processes on each of them.
+/// A number of client hosts, and the number of processes on each host.
 #[derive(Debug, Serialize)]
 struct ClientsReport {
     hosts: u32,

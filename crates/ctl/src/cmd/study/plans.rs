@@ -18,7 +18,7 @@ struct PlanSummary {
     name: String,
     title: String,
     about: String,
-    /// Name of the shape of the lab in which the plan runs, if it describes one.
+    /// Name of the shape of the lab in which the plan runs, if the plan describes a lab.
     lab: Option<String>,
     experiments: Vec<ExperimentSummary>,
     runs: usize,

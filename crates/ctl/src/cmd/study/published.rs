@@ -1,4 +1,4 @@
-//! `skep study published`: shows published measurements beside the results of a study.
+//! `skep study published`: shows published measurements next to the results of a study.
 
 use crate::help::{Example, examples};
 use crate::output::{print, render, say, table};

@@ -172,7 +172,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<()> {
         format!("{summary}\n{why}: skep study run {line} --resume")
     })?;
     // If the study and the removal of its lab both failed, the error of the study was returned
-    // above. If only the removal failed, its error is returned here.
+    // above. If only the removal failed, this line returns the error of the removal.
     removed
 }
 
@@ -209,12 +209,12 @@ fn print_progress(what: &str) {
     }
 }
 
-/// Makes the first Ctrl-C or SIGTERM end the study after its current run, and the second one
-/// interrupt this run too. Must be called before any other thread starts.
+/// Makes the first Ctrl-C or SIGTERM end the study after its current run, and the second signal
+/// also interrupt this run. The caller must call this function before any other thread starts.
 fn stop_on_signals() -> Result<()> {
     const NUMBERS: [i32; 2] = [libc::SIGINT, libc::SIGTERM];
-    // Blocks the signals in this thread and in all threads that are started later. The thread that
-    // is started below waits for the signals.
+    // Blocks the signals in this thread and in all threads that this thread starts later. The
+    // thread that is started below waits for the signals.
     drop(skep_env::Signals::take(&NUMBERS)?);
     skep_env::spawn_thread("signals".into(), None, || {
         // If waiting fails, the thread ends. The signals then stay blocked and have no effect.
@@ -231,8 +231,8 @@ fn stop_on_signals() -> Result<()> {
     Ok(())
 }
 
-/// Returns the system that the study measures, and the name of the lab if one was started for the
-/// study.
+/// Returns the system that the study measures, and the name of the lab if the command started a lab
+/// for the study.
 fn place(args: &RunArgs, plan: &Plan) -> Result<(Place, Option<String>)> {
     if let Some(name) = &args.lab {
         return Ok((lab::place(&State::load(name)?)?, None));
@@ -344,7 +344,7 @@ fn study(
     cleared.map(|()| end)
 }
 
-/// Creates the journal of a study, or resumes an existing one. Returns an error if the existing
+/// Creates the journal of a study, or resumes an existing journal. Returns an error if the existing
 /// journal is about another system.
 fn open(
     directory: &Path,

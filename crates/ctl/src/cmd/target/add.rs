@@ -42,7 +42,7 @@ struct Addition {
     id: u32,
     node: String,
     path: String,
-    /// Whether the command has added the target. `false` if the service had it already.
+    /// Whether the command has added the target. `false` if the service already had the target.
     is_new: bool,
     warnings: Vec<String>,
 }
@@ -66,7 +66,7 @@ pub(crate) fn run(args: AddArgs) -> Result<()> {
         let added = connection.call(&AddTarget { path: path.clone() }, &options).await;
         connection.close();
         let (AddTargetReply { target, warnings }, _) = added?;
-        // The service replies with the id of the target that it has in this directory.
+        // The service replies with the id of the target in this directory.
         let is_new = map.target(target).is_none();
         if is_new {
             await_service(&access, target).await?;

@@ -1,8 +1,8 @@
 //! `skep target remove --lost`: marks a target whose disk is lost for good as lost.
 //!
 //! This module lists the files that lose bytes, and checks the value of `--confirm`. The effect of
-//! a lost target on requests is in `skep_rpc::routing`. Metadata targets decide what happens to
-//! their unfinished work for the lost target.
+//! a lost target on requests is in `skep_rpc::routing`. Metadata targets decide about their
+//! unfinished work for the lost target.
 
 use crate::access::{Access, PATIENCE, block_on};
 use crate::entry_paths::{EntryPaths, WITHOUT_NAME};
@@ -24,16 +24,17 @@ const PAUSE: Duration = Duration::from_millis(200);
 struct Loss {
     id: u32,
     path: String,
-    /// Whether the target is marked as lost, by this command or by an earlier one. `false` if the
-    /// command only lists the files.
+    /// Whether the target is marked as lost, by this command or by an earlier command. `false` if
+    /// the command only lists the files.
     is_given_up: bool,
     /// The reason why the target cannot be marked as lost now. Set only if the command lists the
     /// files and changes nothing.
     refusal: Option<String>,
     /// The files that lose bytes, or may lose bytes.
     files: Vec<DamagedFile>,
-    /// Number of files that have no bytes on the target, but whose patterns name the target. These
-    /// files lose nothing, but later writes beyond their current size can fail with EIO.
+    /// Number of files that have no bytes on the target, but whose patterns name the target. Files
+    /// without bytes on the target lose nothing, but later writes beyond their current size can
+    /// fail with EIO.
     unwritten_files: usize,
     /// The paths of the directories whose patterns name the target.
     directories: Vec<String>,
@@ -49,7 +50,8 @@ struct DamagedFile {
     path: String,
     /// Number of bytes on the target that the file loses, computed as if the file had no holes.
     lost_bytes: u64,
-    /// Whether a client has the file open for writing. In this case, the file may lose more bytes.
+    /// Whether a client has the file open for writing. A file that is open for writing may lose
+    /// more bytes.
     is_written: bool,
 }
 
@@ -61,15 +63,15 @@ pub(super) fn run(access: Access, target: String, confirm: Option<String>) -> Re
         check_confirmation(target, confirm.as_deref())?;
         let request = |is_dry_run| RemoveTarget { target: target.id, is_dry_run, is_lost: true };
         let refusal = match access.ask(&request(true)).await {
-            // Without `--confirm` nothing is changed, so the list is shown even if the target
-            // cannot be marked as lost now.
+            // Without `--confirm`, the command changes nothing, so it shows the list even if the
+            // target cannot be marked as lost now.
             Err(error) if confirm.is_none() && error.code() == ErrorCode::InUse => {
                 Some(error.context().to_owned())
             }
             checked => checked.map(|_| None)?,
         };
         // Lists the uses of the target even if the user has confirmed the loss. If a metadata
-        // target does not answer, the command fails here, before it has changed anything.
+        // target does not answer, the command fails at this point, before it has changed anything.
         let mut uses = uses_of(&access, &map, target.id).await?;
         let is_given_up = confirm.is_some() || target.consistency == Consistency::Bad;
         if confirm.is_some() {
@@ -96,12 +98,12 @@ async fn uses_of(access: &Access, map: &ClusterMap, target: TargetId) -> Result<
 }
 
 /// Waits until all metadata targets have a map in which the target is lost, so that they place no
-/// more files on it. Also waits for transactions, but returns after a time limit although some may
-/// still be in progress. Then lists the uses of the target.
+/// more files on the lost target. Also waits for transactions, but returns after a time limit even
+/// if some transactions are still in progress. Then lists the uses of the target.
 ///
 /// # Errors
 /// `TimedOut` if a metadata target does not get the map, because the list would lack the files that
-/// it still places on the lost target.
+/// this metadata target still places on the lost target.
 async fn uses_after_loss(access: &Access, target: TargetId) -> Result<GroupUses> {
     let map = access.map().await?;
     let deadline = skep_env::now() + PATIENCE;
@@ -233,8 +235,8 @@ fn as_text(loss: &Loss) -> String {
     text + &last_line(loss)
 }
 
-/// Returns the last line of the output. It names the change, and the commands that the user can run
-/// next.
+/// Returns the last line of the output. The last line names the change, and the commands that the
+/// user can run next.
 fn last_line(loss: &Loss) -> String {
     let id = loss.id;
     match (loss.is_given_up, &loss.refusal) {

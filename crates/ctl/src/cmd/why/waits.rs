@@ -1,8 +1,8 @@
 //! The requests that wait, for `skep why`: what they wait for, and since when. The report shows
 //! these requests apart from its phases, which contain only requests that have ended.
 //!
-//! Owns the requests for the waits, and the texts. Does not own the causes of slowness
-//! (`skep_stats::why`).
+//! This module is responsible for the requests for the waits, and the texts, but not for the causes
+//! of slowness (`skep_stats::why`).
 
 use crate::access::Access;
 use crate::output::span;
