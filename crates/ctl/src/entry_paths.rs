@@ -2,7 +2,7 @@
 //! token; [`crate::through_mount::path_of`] does the same through a mount, for users without the
 //! token.
 //!
-//! Also parses the ids in the arguments of commands.
+//! The module also parses the ids in the arguments of commands.
 
 use crate::access::{Access, PATIENCE};
 use crate::through_mount::without_name;
@@ -19,14 +19,15 @@ use std::rc::Rc;
 /// Shown in place of the path if the last name of an entry was removed.
 pub(crate) const WITHOUT_NAME: &str = "(without a name)";
 
-/// Finds the paths of entries. Caches the paths of the directories that it has found.
+/// Finds the paths of entries. Finds the paths of entries, and caches the paths of the found
+/// directories.
 pub(crate) struct EntryPaths {
     router: Rc<Router>,
     directories: BTreeMap<InodeId, PathBuf>,
 }
 
 /// Parses the id of an entry. Accepts the form that commands print (`2A-1F`), the name of a chunk
-/// file, which begins with this form, and an inode number as `ls -i` prints it.
+/// file, which begins with this form, and an inode number in the form of `ls -i`.
 pub(crate) fn parse_id(text: &str) -> Result<InodeId, String> {
     if let Ok(number) = text.parse::<u64>()
         && number > 0
@@ -43,8 +44,8 @@ pub(crate) fn parse_id(text: &str) -> Result<InodeId, String> {
 }
 
 impl EntryPaths {
-    /// Gets the cluster map, and starts with only the root directory in the cache. Must be called
-    /// inside an event loop.
+    /// Gets the cluster map, and starts with only the root directory in the cache. The caller must
+    /// run inside an event loop.
     pub(crate) async fn of(access: &Access) -> Result<Self> {
         let cell = MapCell::new(access.map().await?, NodeId::default());
         let router = Router::new(access.identity(), Channel::random(), cell);

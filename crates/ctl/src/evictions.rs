@@ -30,8 +30,8 @@ pub(crate) struct EvictionLine {
 /// Asks management for the recent evictions. Returns the newest eviction first.
 ///
 /// # Errors
-/// Errors of management. A management leader of an older version does not support this request.
-/// Then the list is empty, and no error is returned.
+/// Errors of management. A management leader of an older version does not support this request. In
+/// this case the function returns an empty list, and no error.
 pub(crate) async fn fetch(access: &Access) -> Result<Vec<EvictionLine>> {
     let EvictionList { now, evictions } = match access.ask(&ListEvictions {}).await {
         Err(error) if error.code() == ErrorCode::Unsupported => return Ok(Vec::new()),

@@ -20,8 +20,8 @@ const UNREACHABLE: u8 = 3;
 const NOT_FOUND: u8 = 4;
 /// Exit code: the token is wrong, or the user has no permission.
 const REFUSED: u8 = 5;
-/// Exit code: the command succeeded in part, on some hosts or for some values. It can be repeated
-/// for the rest.
+/// Exit code: the command succeeded in part, on some hosts or for some values. The user can repeat
+/// the command for the rest.
 pub(crate) const PARTIAL: u8 = 6;
 /// Exit code: the object that the command would make exists already. For example, the cluster is
 /// formatted, or the directory of a service is initialised.

@@ -1,5 +1,5 @@
-//! The files and directories whose stripe patterns name a storage group, as all metadata targets
-//! list them.
+//! The files and directories whose stripe patterns name a storage group, from the lists of all
+//! metadata targets.
 
 use crate::access::{Access, PATIENCE};
 use skep_rpc::{CallOptions, Channel, MapCell, Router};
@@ -23,11 +23,11 @@ pub(crate) struct GroupUses {
 }
 
 impl GroupUses {
-    /// Asks all metadata targets for the files, directories and transactions that use `group`. Must
-    /// be called inside an event loop.
+    /// Asks all metadata targets for the files, directories and transactions that use `group`. The
+    /// caller must run inside an event loop.
     ///
     /// # Errors
-    /// The error of a metadata target. It names the group of this metadata target.
+    /// The error of a metadata target. The error names the group of this metadata target.
     pub(crate) async fn of(access: &Access, map: &ClusterMap, group: GroupId) -> Result<Self> {
         let cell = MapCell::new(map.clone(), NodeId::default());
         let router = Router::new(access.identity(), Channel::random(), cell);
@@ -56,8 +56,9 @@ impl GroupUses {
         self.files.iter().filter(|it| it.kind == FileKind::Directory).count()
     }
 
-    /// Returns the number of files without bytes on the group. A file that a client has open for
-    /// writing is not among them, since its bytes may not be reported yet.
+    /// Returns the number of files without bytes on the group. The number does not include a file
+    /// that a client has open for writing, because the client may not have reported the bytes of
+    /// this file yet.
     pub(crate) fn unwritten(&self) -> usize {
         self.files.iter().filter(|it| is_unwritten(it)).count()
     }

@@ -1,6 +1,6 @@
-//! The progress of the members of metadata groups, as the primaries of these groups report it.
-//! `skep group status` shows all of it. `skep group list` and `skep health check` show how far the
-//! members that do not serve are behind.
+//! The progress of the members of metadata groups, from the reports of the primaries of these
+//! groups. `skep group status` shows the whole progress. `skep group list` and `skep health check`
+//! show how far the members that do not serve are behind.
 
 use crate::access::Access;
 use crate::output::{counted, size, span};
@@ -21,8 +21,8 @@ const MAX_QUESTIONS: usize = 64;
 /// The replies of the primaries of groups.
 pub(crate) type Replies = BTreeMap<GroupId, Result<GroupProgress>>;
 
-/// Asks the primaries of `groups` for the progress of their members, several at the same time. Must
-/// be called inside an event loop.
+/// Asks the primaries of `groups` for the progress of their members, several at the same time. The
+/// caller must run inside an event loop.
 pub(crate) async fn ask(
     access: &Access,
     map: &ClusterMap,
@@ -50,7 +50,7 @@ pub(crate) async fn ask(
 }
 
 /// Returns the progress of a member. `None` means that the primary has no statistics of the member,
-/// because the member has not answered it.
+/// because the member has not answered the primary.
 pub(crate) fn known(progress: &GroupProgress, target: TargetId) -> Option<&MemberProgress> {
     let member = progress.members.iter().find(|it| it.target == target);
     member.filter(|it| it.is_counted || it.silent_ms.is_some() || it.copy.is_some())
@@ -67,7 +67,7 @@ pub(crate) struct CopyStatus {
     pub(crate) bytes_per_second: Option<u64>,
     /// Estimated number of seconds until the member has received all pairs.
     pub(crate) seconds_left: Option<u64>,
-    /// The reason why the copy does not continue. `None` if it continues.
+    /// The reason why the copy does not continue. `None` if the copy continues.
     pub(crate) problem: Option<String>,
 }
 
@@ -109,7 +109,7 @@ fn rate_and_time(bytes_per_second: Option<u64>, seconds_left: Option<u64>) -> St
 #[derive(Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Lag {
     /// Number of the primary's log records that the member has not appended. `None` means that the
-    /// primary does not know it, or that the member gets a copy of the store.
+    /// primary does not have this number, or that the member gets a copy of the store.
     records: Option<u64>,
     /// Bytes of these log records, or the estimated bytes of the copy that the member lacks.
     bytes: Option<u64>,
@@ -160,19 +160,19 @@ pub(crate) struct LagSample {
 
 impl LagSample {
     /// Asks the primaries of all metadata groups with a member that does not serve. Sends nothing
-    /// if all members serve. Must be called inside an event loop.
+    /// if all members serve. The caller must run inside an event loop.
     pub(crate) async fn take(access: &Access, map: &ClusterMap) -> Self {
         let groups = map.groups.iter().filter(|it| is_incomplete(it));
         Self::of(access, map, groups.map(|it| it.id).collect()).await
     }
 
-    /// Begins [`Self::take`] in a task, so that the caller can do something else meanwhile.
+    /// Begins [`Self::take`] in a task, so that the caller can continue during the requests.
     pub(crate) fn begin(access: &Access, map: &ClusterMap) -> Task<Self> {
         let (access, map) = (access.clone(), map.clone());
         skep_env::spawn(async move { Self::take(&access, &map).await })
     }
 
-    /// Takes a later sample. Skips the primaries that did not reply to this sample, because they
+    /// Takes another sample. Skips the primaries that did not reply to this sample, because they
     /// would only delay the command.
     pub(crate) async fn take_again(&self, access: &Access, map: &ClusterMap) -> Self {
         let is_known = |group: &&Group| self.replies.get(&group.id).is_none_or(Result::is_ok);

@@ -1,7 +1,8 @@
 //! The users and groups of this host, from its files and from its name services, such as LDAP or
 //! SSSD.
 //!
-//! The program may be linked statically, so it cannot load the name services. `getent` asks them.
+//! The program may be linked statically, so it cannot load the name services. The program `getent`
+//! asks these services.
 
 use skep_monitor::names::{names_in, names_of_lines};
 use skep_types::{Error, ErrorCode, Result};
@@ -9,8 +10,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::process::{Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 
-/// Time limit for an answer of the name services in seconds. If they do not answer in time, this
-/// process does not ask them again.
+/// Time limit for an answer of the name services in seconds. If the name services do not answer in
+/// time, this process does not ask them again.
 const PATIENCE_S: &str = "2";
 /// Maximum number of names or ids in one question.
 const MAX_KEYS: usize = 256;
@@ -42,13 +43,13 @@ impl Database {
 /// The answers of the name services in this process.
 #[derive(Debug)]
 struct Answers {
-    /// The names by id. An empty name means that the name services do not know the id.
+    /// The names by id. An empty name means that the name services have no name for the id.
     names: BTreeMap<(Database, String), String>,
     /// Whether the name services did not answer in time.
     are_silent: bool,
 }
 
-/// The lock protects the answers. No thread waits for another lock while it holds this one.
+/// The lock protects the answers. No thread waits for another lock while it holds this lock.
 static ANSWERS: Mutex<Answers> = Mutex::new(Answers { names: BTreeMap::new(), are_silent: false });
 
 /// Returns the names of the users or groups with these ids, by id. A text that is not a number has
@@ -124,7 +125,7 @@ impl Answers {
             self.are_silent = true;
             return HashMap::new();
         };
-        // 2 means that the host does not know one of the keys. A command that was killed has
+        // The exit code 2 means that a key is unknown on this host. A command that was killed has
         // another status.
         self.are_silent = !matches!(output.status.code(), Some(0 | 2));
         names_of_lines(&String::from_utf8_lossy(&output.stdout))
@@ -156,7 +157,7 @@ mod tests {
             assert_eq!(found.get("0").map(String::as_str), Some("root"), "{database:?}");
             assert!(!found.contains_key("other") && !found.contains_key("-h"), "{found:?}");
         }
-        // This asks `getent` even if the files have the entry.
+        // This call asks `getent` even if the files have the entry.
         let mut answers = Answers { names: BTreeMap::new(), are_silent: false };
         assert_eq!(answers.ask(Database::Users, &["0"])["0"], "root");
         answers.are_silent = true;

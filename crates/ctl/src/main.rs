@@ -1,8 +1,8 @@
 //! `skep`: the services, the mount and the administration of a cluster, in one program.
 //!
-//! This crate owns the command line, the printed tables and JSON, and the supervision of a whole
-//! cluster on one host (`local`). Each command has a file in `cmd`, which parses arguments and
-//! prints results. Libraries do the work.
+//! This crate contains the command line, the printed tables and JSON, and the supervision of a
+//! whole cluster on one host (`local`). Each command has a file in `cmd`, which parses arguments
+//! and prints results. Libraries do the work.
 
 mod access;
 mod account;
@@ -43,7 +43,8 @@ mod wait_chain;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    // Only for measurements of the cost of statistics (docs/design/0012-metrics.md).
+    // This variable is only for measurements of the cost of statistics
+    // (docs/design/0012-metrics.md).
     if std::env::var_os(skep_metrics::STATISTICS_VARIABLE).is_some_and(|value| value == "off") {
         skep_metrics::switch_off();
     }

@@ -78,8 +78,8 @@ impl MonitorAddress {
     /// # Errors
     /// - `Disconnected` if the monitor cannot be reached.
     /// - `Configuration` if the password is missing or wrong.
-    /// - `InvalidArgument` if the monitor refuses the request, for example because it does not
-    ///   watch this cluster.
+    /// - `InvalidArgument` if the monitor refuses the request, for example because the monitor does
+    ///   not watch this cluster.
     /// - `Protocol` if the reply is not the expected JSON.
     pub(crate) async fn ask(&self, access: &Access, path: &str) -> Result<Value> {
         let address = self.of(access);
@@ -128,8 +128,8 @@ impl MonitorAddress {
     }
 }
 
-/// Returns the path of a request with the parameter that names the cluster. Without it, a monitor
-/// would reply about its first cluster, which may be another one.
+/// Returns the path of a request with the parameter that names the cluster. Without the id, a
+/// monitor would reply about its first cluster, which may be another cluster.
 fn of_cluster(path: &str, cluster: ClusterId) -> String {
     let separator = if path.contains('?') { '&' } else { '?' };
     format!("{path}{separator}cluster={cluster}")

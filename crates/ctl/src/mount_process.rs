@@ -1,8 +1,8 @@
-//! The process that serves a mount: finds it by the mount point on its command line, and detects
-//! its end.
+//! Finds the process that serves a mount, by the mount point on its command line, and detects the
+//! end of this process.
 //!
-//! Never accesses the mount itself, since a request to a mount without servers may wait, and since
-//! an open path keeps the mount in use.
+//! The module never accesses the mount itself, because a request to a mount without servers may
+//! wait, and because an open path keeps the mount in use.
 
 use crate::in_time::{LOOKUP_PATIENCE, within};
 use crate::log_end::RestOfLog;
@@ -23,7 +23,8 @@ pub(crate) struct MountProcess {
 
 impl MountProcess {
     /// Returns the process that serves the mount on `mount_point`, which is a path of the mount
-    /// table. `None` if no such process is visible: it was killed, or it runs in another container.
+    /// table. `None` if no such process is visible: the process was killed, or the process runs in
+    /// another container.
     pub(crate) fn of(mount_point: &Path) -> Option<Self> {
         let point = mount_point.to_owned();
         // The command line of a mount may contain paths in a file system that does not reply.
@@ -81,15 +82,15 @@ fn serves(process: u32, point: &Path) -> bool {
     arguments.filter(|text| !text.is_empty() && !text.starts_with(b"-")).any(is_point)
 }
 
-/// Whether a process has the same mount table as this process. Also true if this process may not
-/// find out which mount table the other process has.
+/// Whether a process has the same mount table as this process. Returns true if this process may not
+/// read the mount table of the other process.
 fn shares_mounts(process: u32) -> bool {
     let (own, other) = (mount_namespace("self"), mount_namespace(&process.to_string()));
     own.is_none() || other.is_none() || own == other
 }
 
 /// Returns the identity of the mount table of a process: `self` or a process id. `None` if this
-/// process may not read it.
+/// process may not read the namespace.
 fn mount_namespace(process: &str) -> Option<PathBuf> {
     fs::read_link(format!("/proc/{process}/ns/mnt")).ok()
 }
@@ -103,8 +104,8 @@ pub(crate) struct OtherPlace {
 }
 
 /// Returns a mount point at which the file system of the previous mount `unmounted` is still
-/// mounted, for example by a bind mount, or in the mount table of a container. `None` if this
-/// process sees no such mount point.
+/// mounted, for example by a bind mount, or in the mount table of a container. `None` if the mount
+/// table of this process has no such mount point.
 pub(crate) fn still_mounted(unmounted: &MountEntry) -> Option<OtherPlace> {
     let mut examined = BTreeSet::new();
     std::iter::once(None).chain(processes().map(Some)).find_map(|process| {
@@ -123,8 +124,8 @@ mod tests {
     use super::*;
     use std::process::{Child, Command, Stdio};
 
-    /// A shell that has the name of a mount process, and waits for input. It is killed at the end
-    /// of the test, even if the test fails.
+    /// A shell that has the name of a mount process, and waits for input. The shell is killed at
+    /// the end of the test, even if the test fails.
     struct Server(Child);
 
     impl Server {
@@ -143,8 +144,8 @@ mod tests {
         }
     }
 
-    /// Waits for the process that serves a mount, and returns it. The kernel sets the name of a
-    /// process a moment after the call that starts the process has returned.
+    /// Waits for the process that serves a mount, and returns this process. The kernel sets the
+    /// name of a process a moment after the call that starts the process has returned.
     fn found_in_time(point: &Path) -> MountProcess {
         let began = std::time::Instant::now();
         loop {

@@ -7,17 +7,17 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Returns the cluster that is mounted at `path` or above it. `None` if the path is not in a mount
-/// of Skep.
+/// Returns the cluster that is mounted at `path` or at a directory above `path`. `None` if the path
+/// is not in a mount of Skep.
 pub(crate) fn mounted_at(path: &Path) -> Option<String> {
     mount_of(&in_time::canonical(path).ok()?).map(|(_, source)| source)
 }
 
-/// Returns the mount point above an absolute path, and the cluster that is mounted there. Reads
-/// only the mount table. `None` if the path is not in a mount of Skep.
+/// Returns the mount point above an absolute path, and the cluster that is mounted on this mount
+/// point. Reads only the mount table. `None` if the path is not in a mount of Skep.
 pub(crate) fn mount_of(path: &Path) -> Option<(PathBuf, String)> {
-    // If several mount points contain the path, the longest one is taken. If several mounts are on
-    // one mount point, the last one is taken.
+    // Of several mount points that contain the path, take the longest mount point. Of several
+    // mounts on one mount point, take the last mount.
     let above = mounts_of("self")
         .into_iter()
         .filter(|mount| path.starts_with(&mount.point))
@@ -25,7 +25,7 @@ pub(crate) fn mount_of(path: &Path) -> Option<(PathBuf, String)> {
     above.is_of_skep().then_some((above.point, above.source))
 }
 
-/// Whether a mount of Skep is on exactly this directory. Reads only the mount table, since access
+/// Whether a mount of Skep is on exactly this directory. Reads only the mount table, because access
 /// to a dead mount would fail or hang.
 pub(crate) fn is_mount_point(directory: &Path) -> bool {
     mount_on(directory).is_some_and(|mount| mount.is_of_skep())
@@ -64,20 +64,20 @@ impl MountEntry {
 }
 
 /// Returns the mount table of a process: `self` or a process id. The result is empty if this
-/// process may not read it.
+/// process may not read the table.
 pub(crate) fn mounts_of(process: &str) -> Vec<MountEntry> {
     let mounts = std::fs::read(format!("/proc/{process}/mountinfo")).unwrap_or_default();
     mounts.split(|byte| *byte == b'\n').filter_map(parse_mount).collect()
 }
 
 /// Returns the uppermost mount whose mount point is exactly this directory. `None` if nothing is
-/// mounted there.
+/// mounted on the directory.
 fn mount_on(directory: &Path) -> Option<MountEntry> {
     mounts_of("self").into_iter().rfind(|mount| mount.point == directory)
 }
 
-/// Returns the path of a directory in the form in which the mount table contains it. Does not
-/// access the directory itself, because a dead mount may be on it.
+/// Returns the path of a directory in the form in which the mount table contains it. The function
+/// does not access the directory itself, because a dead mount may be on the directory.
 fn in_mount_table(directory: &Path) -> PathBuf {
     let absolute = std::path::absolute(directory).unwrap_or_else(|_| directory.to_owned());
     let parent = absolute.parent().and_then(|parent| parent.canonicalize().ok());
@@ -91,8 +91,8 @@ fn in_mount_table(directory: &Path) -> PathBuf {
 const MAX_LINKS: usize = 40;
 
 /// Returns the path of a directory in the form in which the mount table contains it, and follows
-/// symbolic links to the directory. Does not access the directory itself, because a dead mount may
-/// be on it.
+/// symbolic links to the directory. The function does not access the directory itself, because a
+/// dead mount may be on the directory.
 pub(crate) fn resolved(directory: &Path) -> PathBuf {
     let mut path = in_mount_table(directory);
     for _ in 0..MAX_LINKS {
@@ -107,7 +107,7 @@ pub(crate) fn resolved(directory: &Path) -> PathBuf {
 ///
 /// # Errors
 /// - `NotFound` if nothing is mounted on the directory.
-/// - `InvalidArgument` if another file system is mounted there.
+/// - `InvalidArgument` if another file system is mounted on the directory.
 pub(crate) fn mount_of_skep(directory: &Path) -> Result<MountEntry> {
     // The user may have named a symbolic link that points to a mount point.
     let linked = || mount_on(&directory.canonicalize().ok()?);

@@ -88,7 +88,7 @@ const OF_CLUSTER: &[(&str, &str)] = &[
 ];
 
 /// Returns the suggestion for a command that does not exist. `None` means that there is no
-/// suggestion, so that the parser's own error is reported.
+/// suggestion, so that the command reports the parser's own error.
 pub(crate) fn answer(error: &clap::Error) -> Option<String> {
     if error.kind() != ErrorKind::InvalidSubcommand {
         return None;
@@ -128,7 +128,7 @@ const MAX_HINTS: usize = 3;
 /// Maximum number of characters of a compared name. The time of a comparison is proportional to the
 /// product of both lengths.
 const MAX_COMPARED_CHARS: usize = 64;
-/// Two names are similar if one of them contains the other, and the shorter one has at least this
+/// Two names are similar if one name contains the other, and the shorter name has at least this
 /// number of characters.
 const SHORTEST_PART: usize = 3;
 
@@ -149,7 +149,7 @@ pub(crate) fn hint<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> 
     }
 }
 
-/// Returns the number of changes that make one name the other. A change inserts, removes or
+/// Returns the number of changes that turn one name into the other. A change inserts, removes or
 /// replaces a character, or swaps two characters. Ignores case. `None` means that the names are not
 /// similar.
 fn difference(one: &str, other: &str) -> Option<usize> {

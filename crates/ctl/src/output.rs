@@ -55,17 +55,17 @@ fn in_capitals(title: &str) -> String {
     words.collect::<Vec<_>>().join(" ")
 }
 
-/// The output format of this process, set once before the command runs. A static variable, since
-/// the functions that print are many calls away from the command line.
+/// The output format of this process, set once before the command runs. The format is a static
+/// variable, because the functions that print are many calls away from the command line.
 static FORMAT: OnceLock<OutputFormat> = OnceLock::new();
 
-/// The command of this process with dashes, such as `skep-node-list`. It is the name of the root
-/// element of XML documents.
+/// The command of this process with dashes, such as `skep-node-list`. This name is the name of the
+/// root element of XML documents.
 static COMMAND: OnceLock<String> = OnceLock::new();
 
 /// Sets the output format and the command of this process.
 pub(crate) fn choose(format: OutputFormat, command: String) {
-    // `set` fails only at a second call, which would set the same value, since there is only one
+    // `set` fails only at a second call, which would set the same value, because there is only one
     // command line.
     let _ = FORMAT.set(format);
     let _ = COMMAND.set(command);
@@ -141,8 +141,8 @@ fn in_form<T: Serialize>(
     Ok(text.trim_end().to_owned())
 }
 
-/// Prints a warning to standard error, so that it does not mix with the result on standard output.
-/// Ignores errors of this output, since a warning must not make the command fail.
+/// Prints a warning to standard error, so that the warning does not mix with the result on standard
+/// output. Ignores errors of this output, because a warning must not make the command fail.
 pub(crate) fn warn(text: &str) {
     let _ = writeln!(std::io::stderr().lock(), "skep: {text}");
 }
@@ -157,16 +157,16 @@ pub(crate) fn say(text: &str) -> Result<()> {
 }
 
 /// Whether standard output is a pipe, a socket or a terminal whose reader has ended. A command that
-/// prints until it is interrupted must check this after each output. Otherwise
-/// `skep stats | head -1` never ends.
+/// prints until it is interrupted must call this function after each output. Without this check,
+/// `skep stats | head -1` would never end.
 pub(crate) fn has_no_reader() -> bool {
     is_without_reader(&std::io::stdout())
 }
 
 fn is_without_reader(output: &impl AsFd) -> bool {
     let mut polled = [PollFd::new(output, PollFlags::empty())];
-    // A pipe without a reader has an error, and a socket without one is hung up. An error of `poll`
-    // does not show that the reader has ended.
+    // A pipe without a reader has an error, and a socket without a reader is hung up. An error of
+    // `poll` does not show that the reader has ended.
     poll(&mut polled, Some(&Timespec::default())).is_ok()
         && polled[0].revents().intersects(PollFlags::ERR | PollFlags::HUP)
 }

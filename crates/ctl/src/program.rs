@@ -30,7 +30,7 @@ pub(crate) fn program() -> Command {
     let name = std::env::args_os().next().filter(is_plain);
     command.arg0(name.unwrap_or_else(|| "skep".into()));
     // `NOTIFY_SOCKET` belongs to the process that waits until this process is ready. That process
-    // must not receive the notifications of the new process, and it may also have exited.
+    // must not receive the notifications of the new process, and may also have exited.
     command.env_remove("NOTIFY_SOCKET");
     command
 }
@@ -39,7 +39,7 @@ pub(crate) fn program() -> Command {
 /// that [`program`] has started has the name `exe`. The kernel keeps the first 15 bytes of the
 /// name.
 pub(crate) fn set_process_name(name: &str) {
-    // An error is ignored, since only people use the name. Without /proc, `program` fails anyway.
+    // Ignore an error, because only people use the name. Without /proc, `program` fails anyway.
     let _ = std::fs::write("/proc/self/comm", name);
 }
 

@@ -42,7 +42,7 @@ pub(crate) fn name_of_job() -> Result<String> {
 /// Returns the value of the first environment variable in `names` that is set.
 ///
 /// # Errors
-/// `Configuration` if none of them is set.
+/// `Configuration` if no variable in `names` is set.
 pub(crate) fn job_variable(names: &[&str]) -> Result<String> {
     let value = names.iter().find_map(|name| std::env::var(name).ok());
     value.filter(|value| !value.is_empty()).ok_or_else(|| {
@@ -146,14 +146,14 @@ impl Job {
     /// Prevents all tasks of the job from beginning on this node, until a call of [`allow_tasks`].
     ///
     /// # Errors
-    /// `Io` if the file cannot be written. In this case, the prolog must fail.
+    /// `Io` if the file cannot be written. After this error, the prolog must fail.
     pub(crate) fn refuse(&self) -> Result<()> {
         refuse_in(Path::new(REFUSED), &self.id)
     }
 
     /// Holds the job, so that Slurm does not start its script, and shows the reason to its user.
     /// The user corrects the input and releases the job. Cancels a job that cannot go back into the
-    /// queue. Does nothing to a job that has ended.
+    /// queue. A job that has ended stays unchanged.
     pub(crate) fn hold(&self, reason: &str) {
         if self.has_ended() {
             return;
@@ -172,8 +172,8 @@ impl Job {
     }
 }
 
-/// Lets tasks of this process's Slurm job start on this node again: removes the file that refuses
-/// them, if it exists. A job that its user releases (`scontrol release`) keeps its job id, so the
+/// Lets tasks of this process's Slurm job start on this node again, by the removal of the file that
+/// refuses these tasks. A job that its user releases (`scontrol release`) keeps its job id, so the
 /// file would also refuse the tasks of its next start.
 ///
 /// # Errors

@@ -31,12 +31,13 @@ pub(crate) struct TableLayout {
 static LAYOUT: OnceLock<TableLayout> = OnceLock::new();
 
 /// The first error in the requested layout. The functions that format a table cannot return errors,
-/// so they store the error here, and the function that prints the table checks this variable.
+/// so these functions store the error in this variable, and the function that prints the table
+/// checks the variable.
 static PROBLEM: Mutex<Option<Error>> = Mutex::new(None);
 
 /// Sets the layout of this process.
 pub(crate) fn choose(layout: TableLayout) {
-    // `set` fails only at a second call, which would set the same value, since there is only one
+    // `set` fails only at a second call, which would set the same value, because there is only one
     // command line.
     let _ = LAYOUT.set(layout);
 }
@@ -57,7 +58,7 @@ pub(crate) fn apply(table: &mut Table) {
     }
 }
 
-/// Returns the error that [`apply`] has recorded, and clears it.
+/// Returns and clears the error that [`apply`] has recorded.
 ///
 /// # Errors
 /// `InvalidArgument` if the user has named a column that a table does not have.
@@ -65,7 +66,7 @@ pub(crate) fn check() -> Result<()> {
     PROBLEM.lock().unwrap_or_else(PoisonError::into_inner).take().map_or(Ok(()), Err)
 }
 
-/// First cell of the row that has the sums of the other rows. This row is always the last one.
+/// First cell of the row that has the sums of the other rows. This row is always the last row.
 pub(crate) const TOTAL: &str = "total";
 
 impl TableLayout {

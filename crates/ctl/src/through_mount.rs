@@ -30,7 +30,7 @@ const MAP_ATTEMPTS: usize = 20;
 
 thread_local! {
     /// Memory of [`is_written`] for the values of attributes. A purge calls this function for each
-    /// file that it may remove, and a new buffer would be cleared each time.
+    /// file that it may remove, and the function would have to clear a new buffer each time.
     static USERS_BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -65,7 +65,7 @@ pub(crate) fn file_users(path: &Path) -> Result<Option<FileUsers>> {
 }
 
 /// Whether a program on any mount has a regular file open for writing. `file` may be open with
-/// `O_PATH`. The result is `false` too if the mount runs an older version, or if the file was
+/// `O_PATH`. The result is also `false` if the mount runs an older version, or if the file was
 /// removed.
 ///
 /// # Errors
@@ -337,7 +337,8 @@ fn other_version(path: &Path, error: &Error) -> Error {
     Error::new(ErrorCode::Protocol, what)
 }
 
-/// Returns the error for the path `place` in a mount that offers no records of operations there.
+/// Returns the error for the path `place` in a mount that offers no records of operations for this
+/// path.
 pub(crate) fn no_records(place: &Path) -> Error {
     let what = format!(
         "cannot follow operations at {}: its mount runs an older version of skep, or the path is a \

@@ -9,8 +9,8 @@ use skep_store::identity::read_identity;
 use skep_types::{Error, ErrorCode, NodeId, Result};
 use std::path::Path;
 
-/// Proves the token to management. The reply of any management node is enough, since all of them
-/// have the token when a replacement of the token is complete.
+/// Proves the token to management. The reply of any management node is enough, because all
+/// management nodes have the token when a replacement of the token is complete.
 ///
 /// # Errors
 /// `AuthenticationFailed` if management refuses the token, and the error of the last attempt if no
@@ -20,17 +20,17 @@ pub(crate) fn prove(token: &JoinToken) -> Result<()> {
     block_on(async move { token_proof::prove(&token).await })
 }
 
-/// Warns about management nodes that refuse a token which another one has accepted. Services and
-/// mounts that have only this token cannot reach those nodes, and do not reach the leader if one of
-/// them leads. Does nothing for a cluster with one management node.
+/// Warns about management nodes that refuse a token which another management node has accepted.
+/// Services and mounts that have only this token cannot reach the refusing nodes, so they cannot
+/// reach the leader if a refusing node leads. Does nothing for a cluster with one management node.
 pub(crate) fn warn_about_refusals(token: &JoinToken) {
     let asked = token.clone();
     warn_about(token, async move { Ok(token_proof::refusing_addresses(&asked).await) });
 }
 
-/// Like [`warn_about_refusals`], for a token that was installed a moment ago. A management node
-/// reads its new token only after a moment, so a node that refuses the token until then is not
-/// named.
+/// Does the same as [`warn_about_refusals`] for a token that was installed a moment ago. A
+/// management node reads its new token only after a moment, so a node that refuses the token until
+/// then is not named.
 pub(crate) fn warn_about_lasting_refusals(token: &JoinToken) {
     let asked = token.clone();
     warn_about(token, async move { Ok(token_proof::lasting_refusals(&asked).await) });
@@ -45,7 +45,8 @@ fn warn_about(token: &JoinToken, asking: impl Future<Output = Result<Vec<String>
     }
 }
 
-/// Returns the warning about the management nodes at the addresses `refusing`, if there are any.
+/// Returns the warning about the management nodes at the addresses `refusing`, if the list is not
+/// empty.
 fn refusals(refusing: &[String]) -> Option<String> {
     if refusing.is_empty() {
         return None;
@@ -91,7 +92,7 @@ pub(crate) fn check_before_init(directory: &Path, token: &JoinToken) -> Result<(
     }
 }
 
-/// Returns the way out of the error of a refused token, unless the error names it already.
+/// Returns the way out of the error of a refused token, unless the error already names the way out.
 pub(crate) fn way_to_the_token(error: &Error) -> &'static str {
     match error.context().contains("skep cluster token") {
         true => "",
@@ -102,9 +103,9 @@ pub(crate) fn way_to_the_token(error: &Error) -> &'static str {
     }
 }
 
-/// Returns the newest secret of a directory whose node has never joined, if it differs from the one
-/// of `token` and management refuses it. Such a secret was never a secret of this cluster.
-/// Management must have accepted `token` before.
+/// Returns the newest secret of a directory whose node has never joined, if this secret differs
+/// from the secret of `token` and management refuses it. Such a secret was never a secret of this
+/// cluster. Management must have accepted `token` before.
 pub(crate) fn foreign_secret(directory: &Path, token: &JoinToken) -> Option<SecretId> {
     let identity = read_identity(directory).ok().flatten()?;
     if identity.node != NodeId::default() {

@@ -11,7 +11,7 @@ use std::time::Duration;
 const LISTED: usize = 20;
 
 /// A line on standard error that each text replaces. Without a terminal, or with an output for
-/// programs, nothing is shown.
+/// programs, this type shows nothing.
 pub(crate) struct ProgressLine {
     is_shown: bool,
 }
@@ -21,7 +21,7 @@ impl ProgressLine {
         Self { is_shown: is_for_people() && std::io::stderr().is_terminal() }
     }
 
-    /// Replaces the line. An empty text removes it.
+    /// Replaces the line. An empty text removes the line.
     pub(crate) fn show(&self, text: &str) {
         if self.is_shown {
             // If standard error is closed, the command continues without this output.
@@ -30,8 +30,8 @@ impl ProgressLine {
     }
 }
 
-/// Formats the end of a line with the progress: the time left and the number of problems. Empty if
-/// there is no estimate and no problem.
+/// Formats the end of a line with the progress: the time left and the number of problems. The end
+/// is empty if there is no estimate and no problem.
 pub(crate) fn progress_end(time_left: Option<Duration>, problems: u64) -> String {
     let mut text = String::new();
     if let Some(left) = time_left {

@@ -1,12 +1,12 @@
-//! Visits the paths in the arguments of a command. If the user requests it, also visits everything
-//! below them.
+//! Visits the paths in the arguments of a command. If the user requests a recursive walk, the
+//! function also visits everything below these paths.
 
 use skep_types::{Error, Result};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// Calls `visit` for each path, and for everything below it if `is_recursive` is set. Visits a
-/// directory before its entries, and entries in the order of their names. Follows no symbolic
+/// Calls `visit` for each path, and for everything below the path if `is_recursive` is set. Visits
+/// a directory before its entries, and entries in the order of their names. Follows no symbolic
 /// links, and does not leave the file system of a path. Skips entries that are removed during the
 /// walk.
 ///
@@ -33,8 +33,8 @@ fn below(top: &Path, visit: &mut dyn FnMut(&Path) -> Result<()>) -> Result<()> {
     };
     let found = std::fs::symlink_metadata(top).map_err(|error| failed(top, error))?;
     let device = found.dev();
-    // One list for each directory on the path to the current entry. It contains the entries of this
-    // directory that are not visited yet, in reverse order.
+    // One list for each directory on the path to the current entry. Each list contains the entries
+    // of its directory that are not visited yet, in reverse order.
     let mut left = vec![if found.is_dir() { entries(top)? } else { Vec::new() }];
     while let Some(entries_left) = left.last_mut() {
         let Some(path) = entries_left.pop() else {

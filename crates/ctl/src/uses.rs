@@ -111,7 +111,7 @@ impl Users {
 pub(crate) struct Clients(BTreeMap<NodeId, ClientEntry>);
 
 impl Clients {
-    /// Returns a client. `None` if management no longer lists it.
+    /// Returns a client. `None` if management no longer lists the client.
     pub(crate) fn get(&self, client: NodeId) -> Option<&ClientEntry> {
         self.0.get(&client)
     }
@@ -121,8 +121,8 @@ impl Clients {
         self.0.values()
     }
 
-    /// Returns the host and mount point of a client. Both are empty if management no longer lists
-    /// the client.
+    /// Returns the host and mount point of a client. Host and mount point are empty if management
+    /// no longer lists the client.
     pub(crate) fn place(&self, client: NodeId) -> (String, String) {
         let client = self.get(client);
         client.map(|it| (it.host.clone(), it.mount_point.clone())).unwrap_or_default()
@@ -221,7 +221,7 @@ pub(crate) fn users_of_file(
     })
 }
 
-/// A lock that a program holds or waits for, as commands print it.
+/// A lock that a program holds or waits for, in the form of the output.
 #[derive(Debug, Serialize)]
 pub(crate) struct Lock {
     pub(crate) pid: u32,
@@ -234,7 +234,8 @@ pub(crate) struct Lock {
 }
 
 impl Lock {
-    /// Returns the locks on a file that a session holds, followed by the locks that it waits for.
+    /// Returns the locks on a file that a session holds, followed by the locks for which the
+    /// session waits.
     pub(crate) fn all_of(used: &FileUse) -> impl Iterator<Item = Self> {
         let held = used.held.iter().map(|lock| Self::of(lock, false));
         held.chain(used.waiting.iter().map(|lock| Self::of(lock, true)))

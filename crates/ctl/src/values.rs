@@ -9,7 +9,7 @@ use skep_types::pattern::Chooser;
 use std::ffi::OsStr;
 
 /// A parser that accepts any text and suggests some values. A function computes these values on
-/// demand, because most commands do not need them.
+/// demand, because most commands do not need the values.
 #[derive(Debug, Clone)]
 pub(crate) struct Known(fn() -> Vec<&'static str>);
 

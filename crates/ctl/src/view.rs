@@ -61,8 +61,8 @@ impl TargetLine {
         self.condition == LOST
     }
 
-    /// Returns one word for the state of the target: "Lost" if it was marked as lost, its
-    /// reachability if its node is not online, otherwise its condition.
+    /// Returns one word for the state of the target: "Lost" if the target was marked as lost, the
+    /// reachability of the target if its node is not online, otherwise its condition.
     fn state(&self) -> &'static str {
         if self.is_lost() {
             LOST
@@ -123,7 +123,7 @@ pub(crate) fn condition(condition: Condition) -> &'static str {
     }
 }
 
-/// Returns the failure domain of a node, if it has one.
+/// Returns the failure domain of a node, if the node has a failure domain.
 pub(crate) fn domain(node: &Node) -> Option<String> {
     Some(node.domain.clone()).filter(|domain| !domain.is_empty())
 }
@@ -230,8 +230,8 @@ pub(crate) fn targets(map: &ClusterMap) -> Vec<TargetLine> {
     targets.iter().map(line).collect()
 }
 
-/// Returns the problem of a target: that it was marked as lost, what it has reported, or that it is
-/// a metadata target without shards.
+/// Returns the problem of a target: its loss, the problem that it has reported, or the lack of
+/// shards of a metadata target.
 fn problem(map: &ClusterMap, target: &Target) -> Option<String> {
     let reported = &target.health.problem;
     if target.consistency == Consistency::Bad {

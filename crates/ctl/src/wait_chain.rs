@@ -1,8 +1,8 @@
 //! Explains why a target that has accepted a request does not reply: names the other target for
-//! which it waits itself.
+//! which this target itself waits.
 //!
-//! A mount reports the targets that do not reply to it only in the text of its error. So this
-//! module finds the ids of these targets in the text.
+//! A mount reports the targets that do not reply to the mount only in the text of its error. So
+//! this module finds the ids of these targets in the text.
 
 use skep_types::{ClusterMap, NodeId, TargetId};
 

@@ -118,7 +118,7 @@ fn completion_scripts_suggest_commands_options_and_values() {
     ] {
         assert_eq!(completed(line), words, "{line}");
     }
-    // The command itself reports an unknown value, not the parser of the command line.
+    // The command itself, and not the parser of the command line, reports an unknown value.
     let unknown = skep(&["config", "get", "colour"]);
     let errors = String::from_utf8_lossy(&unknown.stderr);
     assert!(errors.contains("unknown setting 'colour': expected one of lease, "), "{errors}");

@@ -70,8 +70,9 @@ fn command_line_of_each_service_unit_is_accepted() {
         assert_eq!(value(&unit, "Unit", "AssertPathExists"), file);
         assert_eq!(value(&unit, "Service", "Type"), "notify");
         assert_eq!(value(&unit, "Install", "WantedBy"), "skep.target");
-        // systemd starts mounts of network file systems after the service, and stops them before
-        // it. The systemd target that defines this order is active only if a unit wants it.
+        // systemd starts mounts of network file systems after the service, and stops these mounts
+        // before the service. The systemd target that defines this order is active only if a unit
+        // wants it.
         assert_eq!(value(&unit, "Unit", "Before"), "remote-fs-pre.target");
         let wanted = value(&unit, "Unit", "Wants");
         assert!(wanted.split(' ').any(|it| it == "remote-fs-pre.target"), "{wanted}");
@@ -98,7 +99,7 @@ fn command_line_of_each_service_unit_is_accepted() {
     }
 }
 
-/// The services need no rights of root. Root only gives them their files before each start.
+/// The services need no rights of root. Root only gives the services their files before each start.
 #[test]
 fn units_run_services_as_a_user_without_capabilities() {
     let file = folder().join("../sysusers/skep.conf");
@@ -200,7 +201,7 @@ fn systemd_analyze_accepts_all_units() {
     assert_eq!(ours, Vec::<&str>::new(), "{errors}");
     assert!(output.status.success(), "{errors}");
     // systemd rates the exposure of a service to attacks from 0 to 10. A service of root without
-    // any restriction has 9.6. The rating here is in tenths.
+    // any restriction has 9.6. The rating in this output is in tenths.
     for name in names.iter().filter(|name| name.extension().is_some_and(|it| it == "service")) {
         let output = Command::new("systemd-analyze")
             .args(["security", "--offline=yes", "--threshold=60", "--no-pager"])

@@ -81,7 +81,7 @@ fn start_management(directory: &str) -> Service {
     service
 }
 
-/// Starts management with more arguments. It appends its log to the file `log`.
+/// Starts management with more arguments. Management appends its log to the file `log`.
 fn start_management_with_log(directory: &str, log: &Path, arguments: &[&str]) -> Service {
     let log = std::fs::File::options().create(true).append(true).open(log).expect("a log");
     let mut command = Command::new(env!("CARGO_BIN_EXE_skep"));

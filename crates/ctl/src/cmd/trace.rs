@@ -82,8 +82,8 @@ struct TraceLine {
     /// The id of the file or directory, in the form that other commands show. If the request names
     /// an entry of a directory, the id of the directory.
     entry_id: String,
-    /// The name of the entry below the path in the arguments. Empty for that path itself. An entry
-    /// of another directory has the directory's id in brackets before its name.
+    /// The name of the entry below the path in the arguments. Empty for the watched path itself. An
+    /// entry of another directory has the directory's id in brackets before its name.
     name: String,
     /// The new name of an entry that was renamed. Empty for other operations.
     new_name: String,
@@ -91,7 +91,7 @@ struct TraceLine {
     ms: f64,
     bytes: u64,
     is_failed: bool,
-    /// The error that the program received. Empty if there was none.
+    /// The error that the program received. Empty if the operation had no error.
     error: String,
     /// The phase that took most of the operation's time, with its share of the time.
     mainly: String,
@@ -253,7 +253,7 @@ fn line(operation: &FollowedOperation, names: ShownNames, map: &ClusterMap) -> T
     }
 }
 
-/// Returns the text of an error number, as C programs print it. Empty for zero.
+/// Returns the text of an error number, in the form that C programs print. Empty for zero.
 fn error_text(errno: u32) -> String {
     match i32::try_from(errno) {
         Ok(0) | Err(_) => String::new(),

@@ -33,7 +33,7 @@ pub(crate) struct UmountArgs {
 /// Time limit for the process of a mount to end. If no server replies, the process ends after about
 /// ten seconds.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Time after which the command prints for what it waits.
+/// Time after which the command prints the reason for which it waits.
 const SILENCE: Duration = Duration::from_secs(2);
 /// Maximum number of bytes that the command reads from the end of the log. The mount logs the
 /// result of its end last.

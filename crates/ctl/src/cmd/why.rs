@@ -242,7 +242,8 @@ async fn measured(
     let mut report = explain(&evidence, &now.map, scope, &Thresholds::default());
     report.unreachable.extend(now.unreachable);
     report.waiting = waits::of_cluster(access, &now.map, scope, inode).await?;
-    // Records of operations do not contain the batch job, so they cannot be selected by job.
+    // Records of operations do not contain the batch job, so the command cannot select records by
+    // job.
     if scope.targets.is_none() && scope.focus.job.is_none() {
         report.slowest = operation::slowest(access, &now.map, scope.focus).await;
     }
@@ -274,8 +275,8 @@ fn as_text(report: &Report) -> String {
     with_causes(report, NO_CAUSE)
 }
 
-/// Returns the report for a user without the token. A mount does not know how fast the other
-/// targets are, so it finds no causes of slowness.
+/// Returns the report for a user without the token. A mount has no rates of the other targets, so
+/// it finds no causes of slowness.
 fn own_as_text(report: &Report) -> String {
     with_causes(report, NO_CAUSES_FOR_USERS)
 }
@@ -378,7 +379,8 @@ mod tests {
             text.contains("No cause of slowness")
                 && text.contains("cannot get statistics from storage-1")
         );
-        // The report for a user compares no targets, so it does not claim that no target is slow.
+        // The report for a user compares no targets, so this report does not state that no target
+        // is slow.
         let own = own_as_text(&report);
         assert!(own.contains("of an administrator") && !own.contains("No cause"), "{own}");
         assert!(!text.contains('\u{1b}'), "names cannot move the cursor");

@@ -12,15 +12,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
-/// Size at which the log file of a background process is renamed to `FILE.old` and a new one is
-/// started.
+/// Size at which a background process renames its log file to `FILE.old` and begins a new log file.
 pub(crate) const LOG_LIMIT: ByteSize = ByteSize(16 << 20);
 /// The pause before a process is restarted after its first exit. The pause doubles with each
 /// further exit.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 /// Maximum pause before a restart.
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
-/// Time after which a running process counts as recovered. If it exits later, the pause is
+/// Time after which a running process counts as recovered. After a longer run, the next pause is
 /// [`FIRST_PAUSE`] again.
 const RECOVERED: Duration = Duration::from_secs(30);
 
@@ -49,7 +48,8 @@ pub(crate) struct Service {
     pause: Duration,
     start_at: Option<Duration>,
     deaths: u32,
-    /// Whether the process exited by itself with code 0. Such a process is not restarted.
+    /// Whether the process exited by itself with code 0. The supervisor does not restart such a
+    /// process.
     pub(crate) is_done: bool,
 }
 
@@ -143,7 +143,7 @@ impl Service {
         }
     }
 
-    /// Returns the last lines that the process has logged since it was started.
+    /// Returns the last lines that the process has logged since its start.
     pub(crate) fn tail(&self) -> String {
         tail(&self.log, self.log_start, 5)
     }
@@ -200,8 +200,8 @@ fn error_in(log: &str) -> Option<String> {
     Some(log[at + BEGIN.len()..].trim_end().to_owned())
 }
 
-/// Returns the last lines that a text file contains after the byte `from`, indented. If the file is
-/// shorter than `from`, it was replaced by a new log, and its whole content is used.
+/// Returns the last lines that a text file contains after the byte `from`, indented. A file that is
+/// shorter than `from` is a new log, so the function uses the whole content of this file.
 pub(crate) fn tail(path: &Path, from: u64, lines: usize) -> String {
     let bytes = end_of(path, from);
     let text = String::from_utf8_lossy(&bytes);

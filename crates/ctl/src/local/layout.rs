@@ -32,7 +32,7 @@ fn refused(what: impl Into<String>) -> Error {
 }
 
 impl Layout {
-    /// Opens the data directory. Creates it if missing.
+    /// Opens the data directory. Creates the directory if it is missing.
     pub(crate) fn make(path: &Path) -> Result<Self> {
         let named = |error: std::io::Error| {
             Error::from(error)
@@ -62,7 +62,7 @@ impl Layout {
         Ok(layout)
     }
 
-    /// Returns an error if another user owns the data directory or can write to it.
+    /// Returns an error if another user owns the data directory or can write to this directory.
     ///
     /// # Hazard: files of other users
     /// The files in the directory determine which processes `skep` signals and which files it
@@ -122,8 +122,8 @@ impl Layout {
         replace_atomically(&self.data.join(PROCESSES_FILE), text.as_bytes())
     }
 
-    /// Returns the names and process ids that the supervisor has stored. Empty if it has stored
-    /// none.
+    /// Returns the names and process ids that the supervisor has stored. Empty if the supervisor
+    /// has stored no processes.
     pub(crate) fn processes(&self) -> BTreeMap<String, u32> {
         let text = std::fs::read_to_string(self.data.join(PROCESSES_FILE)).unwrap_or_default();
         serde_json::from_str(&text).unwrap_or_default()
@@ -184,9 +184,9 @@ impl Layout {
         }
     }
 
-    /// Decides on the shape of the cluster and stores it. An existing cluster keeps its stored
-    /// shape, except that storage services and management nodes can be added. A new cluster gets
-    /// the shape `wanted`.
+    /// Decides on the shape of the cluster, and stores the shape. An existing cluster keeps its
+    /// stored shape, except that storage services and management nodes can be added. A new cluster
+    /// gets the shape `wanted`.
     pub(crate) fn shape(&self, wanted: WantedShape) -> Result<Shape> {
         let path = self.data.join(SHAPE_FILE);
         let known = match std::fs::read_to_string(&path) {
@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn refusal_of_a_second_supervisor_contains_the_id_of_the_first() {
+    fn refusal_of_a_second_supervisor_names_the_running_supervisor() {
         let directory = tempfile::tempdir().unwrap();
         let layout = Layout::make(directory.path()).unwrap();
         assert_eq!(layout.supervisor().unwrap(), None);

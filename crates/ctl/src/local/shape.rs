@@ -42,7 +42,7 @@ impl Default for Shape {
 }
 
 impl Shape {
-    /// Returns the names of the management nodes. The first one creates the cluster.
+    /// Returns the names of the management nodes. The first management node creates the cluster.
     pub(crate) fn management(&self) -> impl Iterator<Item = String> + use<> {
         let further = (2..=self.management_nodes).map(|number| format!("management-{number}"));
         std::iter::once("management".to_owned()).chain(further)
@@ -57,9 +57,10 @@ impl Shape {
         kinds.into_iter().flat_map(names_of)
     }
 
-    /// Returns the metadata groups. Each is a list of its members, and a member is the name of its
-    /// service and the index of its target there, from 1 on. The first member is the primary. The
-    /// members of a group are on different services, and each service has one primary.
+    /// Returns the metadata groups. Each group is a list of its members, and a member is the name
+    /// of its service and the index of its target in this service, from 1 on. The first member is
+    /// the primary. The members of a group are on different services, and each service has one
+    /// primary.
     pub(crate) fn metadata_groups(&self) -> Vec<Vec<(String, u16)>> {
         let services = self.metadata_targets;
         let member = |first: u16, copy: u16| {
@@ -72,7 +73,7 @@ impl Shape {
 }
 
 /// The numbers that the command line requests. `None` means the number in the existing cluster. In
-/// a new cluster, it means the default.
+/// a new cluster, `None` means the default.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct WantedShape {
     pub(crate) management_nodes: Option<u16>,

@@ -1,5 +1,5 @@
 //! The summary of a running cluster on this host: its processes, its free space, and the commands
-//! that use it and stop it.
+//! that use and stop the cluster.
 
 use super::layout::Layout;
 use crate::access::ClusterArgs;
@@ -94,8 +94,8 @@ fn as_text(summary: &Summary, map: &ClusterMap) -> String {
 fn services(map: &ClusterMap, processes: &BTreeMap<String, u32>) -> Vec<Service> {
     let servers = map.nodes.iter().filter(|node| node.kind != NodeKind::Client);
     let service = |node: &Node| {
-        // A node has the name of its directory, except for the first management node. Its directory
-        // is `management`.
+        // A node has the name of its directory, except for the first management node. The directory
+        // of the first management node is `management`.
         let is_listed = processes.contains_key(&node.name);
         let is_first = node.kind == NodeKind::Management && !is_listed;
         let local = if is_first { "management" } else { &node.name };
@@ -110,7 +110,7 @@ fn services(map: &ClusterMap, processes: &BTreeMap<String, u32>) -> Vec<Service>
     servers.map(service).collect()
 }
 
-/// Returns the transport of the mount. Reads it from the log of the mount.
+/// Returns the transport of the mount. Reads the transport from the log of the mount.
 fn transport(layout: &Layout) -> Option<String> {
     let newest = layout.log("mount");
     let mut logs = [newest.clone(), newest.with_extension("log.old")].into_iter();
@@ -146,7 +146,7 @@ fn hints(layout: &Layout, mount_point: Option<&Path>, in_foreground: bool) -> St
     }
 }
 
-/// Returns the name of this program, as the user has typed it.
+/// Returns the name of this program that the user has typed.
 fn program() -> String {
     let called = std::env::args().next().unwrap_or_default();
     if called.is_empty() { "skep".into() } else { quoted(called) }

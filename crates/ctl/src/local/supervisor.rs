@@ -1,6 +1,6 @@
-//! Runs a cluster on one host. Initialises the cluster if necessary, starts its processes in order,
-//! mounts it, and restarts processes that exit. At the end, stops all processes in the opposite
-//! order.
+//! Runs a cluster on one host. The supervisor initialises the cluster if necessary, starts its
+//! processes in order, mounts the cluster, and restarts processes that exit. At the end, stops all
+//! processes in the opposite order.
 
 use super::children::{Role, Service, describe};
 use super::former::await_end;
@@ -34,8 +34,8 @@ const END_PATIENCE: Duration = Duration::from_secs(20);
 const MONITOR_END_PATIENCE: Duration = Duration::from_secs(2);
 /// Time between two checks of the child processes.
 const TICK: Duration = Duration::from_millis(50);
-/// Number of signals after which the supervisor kills the processes. A user can send them with
-/// Ctrl-C.
+/// Number of signals after which the supervisor kills the processes. A user can send these signals
+/// with Ctrl-C.
 const SIGNALS_TO_KILL: u32 = 2;
 /// Time after which the supervisor prints why processes have not ended yet.
 const SILENCE: Duration = Duration::from_secs(1);
@@ -124,7 +124,7 @@ impl Supervisor {
     }
 
     /// Starts the management nodes. Existing nodes start first, because the cluster can get new
-    /// nodes only while a majority of the existing ones runs.
+    /// nodes only while a majority of the existing nodes runs.
     async fn start_management(&mut self) -> Result<()> {
         self.initialise("management", Vec::new())?;
         let names: Vec<_> = self.plan.shape.management().collect();
@@ -140,8 +140,8 @@ impl Supervisor {
             self.add(Role::Management, name, self.plan.arguments("management", name));
             self.await_ready(1).await?;
         }
-        // Adds all nodes as members. An earlier start may have ended before one of them became a
-        // member.
+        // Adds all nodes as members. An earlier start may have ended before one of these nodes
+        // became a member.
         let access = self.access()?;
         for name in names.iter().skip(1) {
             let node = read_identity(&self.plan.layout.service(name))?.map(|it| it.node);
@@ -152,8 +152,8 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Starts the monitor. If the monitor fails, the cluster continues without it, because files do
-    /// not depend on it.
+    /// Starts the monitor. If the monitor fails, the cluster continues without a monitor, because
+    /// files do not depend on the monitor.
     ///
     /// # Errors
     /// The error of another process that exits while the monitor starts, or `Interrupted`.
@@ -209,7 +209,7 @@ impl Supervisor {
         ClusterArgs { cluster, token_file: None }.access(None)
     }
 
-    /// Initialises the directories of a service, unless all of them are initialised already.
+    /// Initialises the directories of a service, unless all directories are initialised already.
     fn initialise(&self, name: &str, token: Vec<String>) -> Result<()> {
         let kind = name.split('-').next().unwrap_or(name);
         let directory = self.plan.layout.service(name);
@@ -280,7 +280,8 @@ impl Supervisor {
     }
 
     /// If each metadata group has several targets in the plan, sets `metadata-copies` of the
-    /// cluster. A new metadata target then does not serve until it is a member of a group.
+    /// cluster. With several copies, a new metadata target does not serve until it is a member of a
+    /// group.
     async fn set_copies(&self) -> Result<()> {
         let copies = self.plan.shape.metadata_copies;
         if copies > 1 {
@@ -373,7 +374,7 @@ impl Supervisor {
     /// Restarts services that exit, until a signal asks the supervisor to end.
     async fn watch(&mut self) {
         while self.asked_to_end.get() == 0 {
-            // Restarted and ending services send reports to the socket too. Remove these reports,
+            // Restarted and ending services also send reports to the socket. Remove these reports,
             // so that the socket does not fill up.
             self.readiness.take();
             let mut has_changed = false;
@@ -412,8 +413,8 @@ impl Supervisor {
         }
     }
 
-    /// Ends all services, in the order of their roles: each service ends before the services that
-    /// it depends on.
+    /// Ends all services, in the order of their roles: each service ends before the services on
+    /// which it depends.
     async fn end(&mut self) {
         for role in [Role::Monitor, Role::Mount, Role::Storage, Role::Metadata, Role::Management] {
             let of_role = |service: &&mut Service| service.role == role;
@@ -456,7 +457,7 @@ impl Supervisor {
                 skep_env::sleep(TICK).await;
             }
         }
-        // If the mount process was killed, it leaves a dead mount behind, which is unmounted here.
+        // A killed mount process leaves a dead mount behind, which this code unmounts.
         let was_mounted = self.services.iter().any(|service| service.role == Role::Mount);
         if let Some(mount_point) = self.plan.mount_point.as_ref().filter(|_| was_mounted)
             && is_mount_point(mount_point)

@@ -112,7 +112,7 @@ fn as_text(removal: &Removal) -> String {
 }
 
 /// Returns another target of the same service whose directory has the same path. An administrator
-/// makes such a target on a new disk that takes the place of a lost one.
+/// makes such a target on a new disk that replaces a lost disk.
 fn successor(map: &ClusterMap, removed: &Target) -> Option<TargetId> {
     let mut others = map.targets.iter().filter(|it| it.id != removed.id);
     let is_same = |it: &&Target| (it.node, &it.path) == (removed.node, &removed.path);
@@ -150,7 +150,7 @@ async fn stop_added(
 }
 
 /// Removes a target from the cluster map. Retries the request if the service has just stopped the
-/// target, because management considers it as served until the node's next heartbeat.
+/// target, because management considers the target as served until the node's next heartbeat.
 async fn remove(
     access: &Access,
     map: &ClusterMap,
@@ -176,7 +176,7 @@ async fn remove(
 /// on the target. The administrator must move these files before the removal.
 async fn refuse_open(access: &Access, map: &ClusterMap, target: &Target) -> Result<()> {
     // If the target has a fault, the map shows the fault instead of whether the target is open.
-    // Management checks later whether the target is open.
+    // Management checks whether the target is open when it executes the removal.
     if target.health.condition != Condition::Serving {
         return Ok(());
     }
@@ -193,9 +193,9 @@ async fn refuse_open(access: &Access, map: &ClusterMap, target: &Target) -> Resu
 }
 
 /// Checks twice that nothing uses the group of a target. During both checks, every metadata target
-/// has a map in which the target is closed, so it places no new files there. A file that a metadata
-/// target placed there before is either found by the second check, or it is in a prepared
-/// transaction.
+/// has a map in which the target is closed, so no metadata target places new files on it. The
+/// second check finds a file that a metadata target has placed on the target earlier, or this file
+/// is in a prepared transaction.
 async fn await_unused(access: &Access, map: &ClusterMap, target: &Target) -> Result<()> {
     let Some(group) = map.group_of(target.id).map(|group| group.id) else { return Ok(()) };
     let deadline = skep_env::now() + PATIENCE;
@@ -217,7 +217,7 @@ async fn await_unused(access: &Access, map: &ClusterMap, target: &Target) -> Res
 }
 
 /// Returns the files and directories in `uses` as the start of a sentence. Names the number of
-/// files without bytes on the target, if there are any.
+/// files without bytes on the target, if such files exist.
 pub(super) fn uses_text(uses: &GroupUses) -> String {
     let directories = uses.directories();
     let files = match uses.files.len() - directories {

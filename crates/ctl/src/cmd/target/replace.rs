@@ -1,8 +1,8 @@
-//! `skep target replace`: puts a new target in the place of another one, for example on a new disk.
+//! `skep target replace`: replaces a target by a new target, for example on a new disk.
 //!
-//! For a metadata target, the command makes the new target a member of the group, waits until it
-//! has all data, and takes the former target out. The command decides each step from the cluster
-//! map alone, so a repeated command continues an interrupted one.
+//! For a metadata target, the command makes the new target a member of the group, waits until the
+//! new target has all data, and removes the former target from the group. The command decides each
+//! step from the cluster map alone, so a repeated command continues an interrupted one.
 //!
 //! Storage targets are not mirrored, and no command moves their bytes yet. For a storage target,
 //! the command fails with the steps that remain for the administrator.
@@ -82,7 +82,7 @@ enum Step {
     Add,
     /// Waits until the new target has all data.
     Wait,
-    /// Makes the new target the primary in the place of the former one.
+    /// Makes the new target the primary in the place of the former target.
     HandOver,
     /// Takes the former target out of the group.
     Remove,
@@ -156,7 +156,7 @@ pub(crate) fn run(args: ReplaceArgs) -> Result<()> {
 /// # Errors
 /// - `NotReady` if the new target or the primary goes offline before the former target has left, or
 ///   if the primary does not reply.
-/// - The error of management, if it refuses a step.
+/// - The error of management, if management refuses a step.
 async fn replace_member(
     access: &Access,
     line: &ProgressLine,
@@ -217,7 +217,8 @@ async fn replace_member(
     }
 }
 
-/// Returns an error if one of `needed` is offline. Each of them is a target with its role.
+/// Returns an error if a target in `needed` is offline. Each entry of `needed` is a target with its
+/// role.
 fn check_online(
     map: &ClusterMap,
     group: GroupId,
@@ -360,7 +361,7 @@ mod tests {
     use skep_types::{GroupMember, NodeId};
 
     #[test]
-    fn former_member_leaves_only_after_the_new_one_serves() {
+    fn former_member_leaves_only_after_the_new_member_serves() {
         let (former, new, third) = (TargetId::new(1), TargetId::new(2), TargetId::new(3));
         let mut group = Group::of_one(GroupId::new(7), TargetKind::Metadata, former);
         assert_eq!(next_step(&group, former, new), Step::Add);
@@ -382,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn former_member_stays_while_the_new_one_is_offline() {
+    fn former_member_stays_while_the_new_member_is_offline() {
         let (former, new) = (TargetId::new(1), TargetId::new(2));
         let mut map = ClusterMap::empty(skep_types::ClusterId::default());
         map.targets.push(Target::new(new, TargetKind::Metadata, NodeId::new(2), "/disk1/skep"));

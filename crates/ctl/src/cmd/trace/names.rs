@@ -2,9 +2,9 @@
 //! a directory, its entries.
 //!
 //! The records of operations that look up or create an entry contain its name and its inode, so all
-//! operations on a new file are shown. For other entries, the directory is listed again when a
-//! record of an operation on an unknown inode arrives. This happens at most once per
-//! [`LIST_EVERY`], because listing a large directory costs many requests.
+//! operations on a new file are shown. For other entries, the command lists the directory again
+//! when a record of an operation on an unknown inode arrives. The command lists the directory at
+//! most once per [`LIST_EVERY`], because listing a large directory costs many requests.
 
 use super::Inode;
 use skep_fuse::EntryNames;
@@ -29,13 +29,13 @@ pub(crate) struct WatchedNames {
     owner: u32,
     /// Names from listings of the directory.
     names: HashMap<u64, String>,
-    /// Names from operations. They are newer than the names from listings.
+    /// Names from operations. Names from operations are newer than the names from listings.
     learned: HashMap<u64, String>,
     listed_at: Option<Duration>,
 }
 
 impl WatchedNames {
-    /// Watches the inode at `path`, and its entries if it is a directory.
+    /// Watches the inode at `path`, and its entries if the inode is a directory.
     ///
     /// # Errors
     /// Errors of the file system, with the path.
@@ -59,7 +59,7 @@ impl WatchedNames {
     }
 
     /// Whether this user is not root and does not own the path, so that other users may have
-    /// operations there, which this user does not see.
+    /// operations on the path, which this user does not see.
     pub(crate) fn is_of_another_user(&self) -> bool {
         let user = rustix::process::geteuid();
         !user.is_root() && user.as_raw() != self.owner
@@ -145,7 +145,7 @@ mod tests {
         std::fs::write(&second, "x").unwrap();
         assert_eq!(names.name_of(inode_of(&second), at(6)), None, "the list is too new");
         assert_eq!(names.name_of(inode_of(&second), at(7)).as_deref(), Some("second"));
-        // If the watched path is a file, `WatchedNames` reads no directory, so it knows no other
+        // If the watched path is a file, `WatchedNames` reads no directory, so it has no other
         // name.
         let mut one = WatchedNames::of(&file, inode_of(&file)).unwrap();
         assert_eq!(one.name_of(inode_of(&second), at(9)), None);

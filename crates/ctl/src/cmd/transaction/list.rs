@@ -31,11 +31,11 @@ struct PreparedReport {
     coordinator: u32,
     since: String,
     steps: u32,
-    /// Time for which the transaction's coordinator has not replied, in milliseconds. Zero if it
-    /// replies.
+    /// Time for which the transaction's coordinator has not replied, in milliseconds. Zero if the
+    /// coordinator replies.
     coordinator_silent_ms: u64,
-    /// The reason why the target could not carry out the decision. Empty if it has not tried to
-    /// carry one out.
+    /// The reason why the target could not carry out the decision. Empty if the target has not
+    /// tried to carry out a decision.
     problem: String,
 }
 

@@ -1,5 +1,5 @@
-//! Options that the subcommands of `skep tune` share. They select what is checked or changed on a
-//! host.
+//! Options that the subcommands of `skep tune` share. These options select the rules that a command
+//! checks or applies on a host.
 
 use crate::failure::PARTIAL;
 use clap::Args;
@@ -52,7 +52,7 @@ impl RootArgs {
 }
 
 impl ScopeArgs {
-    /// Returns the file tree of the host, and what is checked or changed in it. If `all` is set and
+    /// Returns the file tree of the host, and the selected rules for this tree. If `all` is set and
     /// the user has named no device, all devices are selected. The same applies to network
     /// interfaces.
     pub(super) fn resolve(&self, all: bool) -> Result<(Tree, Scope)> {

@@ -81,7 +81,7 @@ struct MeasuredRule {
     gain: Option<f64>,
     /// Probability by chance (Welch's t-test). `None` if the results do not vary.
     p: Option<f64>,
-    /// The error of the kernel. `None` if it has accepted the values.
+    /// The error of the kernel. `None` if the kernel has accepted the values.
     refused: Option<String>,
 }
 
@@ -116,7 +116,7 @@ impl MeasureArgs {
     }
 }
 
-/// Measures one rule. `findings` are the files that it changes, at least one.
+/// Measures one rule. `findings` are the files that the rule changes, at least one file.
 fn measure_rule(args: &MeasureArgs, tree: &Tree, findings: &[&Finding]) -> Result<MeasuredRule> {
     let first = findings[0];
     let mut measured = MeasuredRule {

@@ -1,4 +1,4 @@
-//! Runs the command that `skep tune measure` measures, and ends it at a signal.
+//! Runs the command that `skep tune measure` measures, and ends this command at a signal.
 //!
 //! Ctrl-C must not end `skep` while settings are changed. So `skep` passes SIGINT, SIGTERM and
 //! SIGHUP on to the command, restores the settings, and then ends by itself.
@@ -19,7 +19,7 @@ static IS_INTERRUPTED: AtomicBool = AtomicBool::new(false);
 static RUNNING: AtomicU32 = AtomicU32::new(0);
 
 /// Starts a thread that waits for signals and passes them on to the command. A second signal kills
-/// the command. Must be called before any other thread starts.
+/// the command. The caller must call this function before any other thread starts.
 ///
 /// # Errors
 /// Returns an error if the process is out of file descriptors or threads.
@@ -43,7 +43,8 @@ pub(super) fn follow_signals() -> Result<()> {
     Ok(())
 }
 
-/// Whether this process was started so that it ignores a signal, for example SIGHUP by `nohup`.
+/// Whether this process has ignored a signal since its start, for example SIGHUP because of
+/// `nohup`.
 fn is_ignored(number: i32) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     ignored_signals(&status).is_some_and(|mask| (mask >> (number - 1)) & 1 == 1)
@@ -55,7 +56,7 @@ fn ignored_signals(status: &str) -> Option<u64> {
     u64::from_str_radix(mask.trim(), 16).ok()
 }
 
-/// Sends a signal to the command and to the processes that it has started.
+/// Sends a signal to the command and to the processes that the command has started.
 fn send(number: i32) {
     // An error means that no command runs.
     skep_env::send_group_signal(RUNNING.load(Ordering::SeqCst), number).ok();
@@ -74,7 +75,7 @@ pub(super) fn check_signals() -> Result<()> {
     Err(Error::new(ErrorCode::Interrupted, what))
 }
 
-/// Runs a command until it ends, and returns its output.
+/// Runs a command to its end, and returns its output.
 ///
 /// # Errors
 /// The error of the kernel that refuses to start the command.

@@ -1,13 +1,13 @@
-//! `umount.fuse.skep`: the helper that umount(8) runs for mounts of Skep. It is a link to the
-//! program `skep`.
+//! `umount.fuse.skep`: the helper that umount(8) runs for mounts of Skep. The helper is a link to
+//! the program `skep`.
 //!
 //! The helper unmounts as `skep umount` does, so umount(8) returns when the process of the mount
 //! has ended. Without the helper, umount(8) returns when the kernel has removed the mount, although
 //! the process may still report to the servers.
 //!
 //! umount(8) passes `DIRECTORY [-nlfrv] [-N NAMESPACE] [-t TYPE]`. The helper does not wait after a
-//! forced unmount (`-f`), since its user wants to end a mount that does not answer. For the options
-//! that only umount(8) can carry out, the helper runs umount(8) again, without a helper.
+//! forced unmount (`-f`), because its user wants to end a mount that does not answer. For the
+//! options that only umount(8) can carry out, the helper runs umount(8) again, without a helper.
 
 use super::UmountArgs;
 use crate::helper_arguments::{FAILED, WRONGLY_CALLED, option_value, wrong};
@@ -24,7 +24,7 @@ struct Call {
     is_lazy: bool,
     /// Whether the helper leaves the unmount to umount(8): for `-f`, `-r` and `-N`.
     is_left_to_umount: bool,
-    /// All options, as the helper passes them to umount(8).
+    /// All options, in the form in which the helper passes them to umount(8).
     options: Vec<OsString>,
 }
 

@@ -1,4 +1,5 @@
-//! `skep why --op`: explains one operation from the records that mounts and services have of it.
+//! `skep why --op`: explains one operation from the records of mounts and services about this
+//! operation.
 //!
 //! The text of the explanation comes from `skep_stats::operation`.
 

@@ -18,12 +18,12 @@ use std::time::Duration;
 
 /// Time between two requests to the mount for new records.
 const EVERY: Duration = Duration::from_millis(100);
-/// Maximum number of operations in a report. The measurement ends when it has this number of
-/// operations.
+/// Maximum number of operations in a report. Maximum number of operations of one measurement, which
+/// ends at this number.
 const MAX_OPERATIONS: usize = 100_000;
 
-/// Collects the records of operations for `interval`, and explains them. `place` is a path on the
-/// same mount as `path`.
+/// Collects the records of operations for `interval`, and explains these operations. `place` is a
+/// path on the same mount as `path`.
 ///
 /// # Errors
 /// - `Unsupported` if the mount is of an older version.
@@ -38,8 +38,8 @@ pub(super) async fn explain(
     let begin = skep_env::now();
     let (mut after, mut lost) = (0, 0);
     let is_directory = std::fs::symlink_metadata(path).is_ok_and(|it| it.is_dir());
-    // The operations. The flag of each shows whether it is on the path itself, or on an entry of
-    // the directory at the path.
+    // The operations. The flag of each operation shows whether the operation is on the path itself,
+    // or on an entry of the directory at the path.
     let mut records: Vec<(TraceRecord, bool)> = Vec::new();
     while skep_env::now() < begin + interval && records.len() < MAX_OPERATIONS {
         let found = through_mount::operations(place, after)?
@@ -106,8 +106,8 @@ pub(super) async fn explain(
     Ok(report)
 }
 
-/// Explains the operation with the trace id `trace`, if it was slow and the mount at `place` has
-/// recorded it for this user.
+/// Explains the operation with the trace id `trace`, if this operation was slow and the mount at
+/// `place` has recorded it for this user.
 ///
 /// # Errors
 /// - `NotFound` if the mount has no such record.

@@ -1,5 +1,6 @@
-//! The requests that wait, for `skep why`: what they wait for, and since when. The report shows
-//! these requests apart from its phases, which contain only requests that have ended.
+//! The waiting requests in the output of `skep why`: the object for which each request waits, and
+//! the begin of the wait. The report shows these requests apart from its phases, which contain only
+//! requests that have ended.
 //!
 //! This module is responsible for the requests for the waits, and the texts, but not for the causes
 //! of slowness (`skep_stats::why`).
@@ -24,7 +25,7 @@ const LOCKS_PATIENCE: Duration = Duration::from_secs(2);
 /// Minimum age of a request that counts as waiting.
 const LEAST_MS: u64 = 1_000;
 
-/// Returns the waits in a scope, as management and the metadata targets know them. `inode` is the
+/// Returns the waits in a scope, which management and the metadata targets report. `inode` is the
 /// inode that the report is about; `None` means all.
 ///
 /// # Errors
@@ -164,8 +165,8 @@ pub(super) fn of_mount(
 ) -> Vec<Finding> {
     let old = found.requests.iter().filter(|it| it.for_ms >= LEAST_MS);
     let (here, elsewhere): (Vec<_>, Vec<_>) = old.partition(|it| is_in_scope(it.inode));
-    // If only one group does not answer, this group is the cause of all waits. If there are
-    // several, the report lists them separately.
+    // If only one group does not answer, this group is the cause of all waits. If several groups do
+    // not answer, the report lists these groups separately.
     let cause = match &found.groups[..] {
         [only] => cause(map, only),
         _ => String::new(),
