@@ -137,7 +137,7 @@ impl Runner {
             return Ok(());
         }
         let what = format!(
-            "{} cannot run this plan: it does not support {}",
+            "{} cannot run this plan: the program does not support {}",
             self.tool.name(),
             problems.join("; ")
         );

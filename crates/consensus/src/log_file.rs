@@ -155,8 +155,8 @@ impl LogFile {
         let (head, contents, records, scanned_end) = parse(&path, cluster, &bytes)?;
         if head.member != member {
             let what = format!(
-                "cannot open {}: it belongs to member {}; start this member with the directory of \
-                 member {member}",
+                "cannot open {}: the file belongs to member {}; start this member with the \
+                 directory of member {member}",
                 path.display(),
                 head.member,
             );
@@ -405,8 +405,8 @@ fn parse(
         .map_err(|error| error.within(path.display()))?;
     if head.cluster != cluster {
         let what = format!(
-            "cannot open {}: it belongs to cluster {}, and this node to cluster {cluster}; start \
-             this node with a directory of its own cluster",
+            "cannot open {}: the file belongs to cluster {}, and this node belongs to cluster \
+             {cluster}; start this node with a directory of its own cluster",
             path.display(),
             head.cluster
         );

@@ -248,7 +248,8 @@ pub(crate) fn read_snapshot(directory: &Path, cluster: ClusterId) -> Result<Opti
     let snapshot = RaftSnapshot::from_file(&bytes).map_err(|error| error.within(path.display()))?;
     if snapshot.cluster != cluster {
         let what = format!(
-            "cannot use {}: it belongs to cluster {}, and this node to cluster {cluster}",
+            "cannot use {}: the file belongs to cluster {}, and this node belongs to cluster \
+             {cluster}; start this node with a directory of its own cluster",
             path.display(),
             snapshot.cluster
         );

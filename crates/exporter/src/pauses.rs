@@ -35,8 +35,8 @@ async fn next_pause(period: Duration, least: Duration) -> (Duration, Timestamp) 
 
 fn line(late: Duration, since: Timestamp) -> String {
     format!(
-        "this process did not run for {} s, from {}: it or its host was suspended, or other \
-         programs used all processors of the host; requests waited meanwhile",
+        "this process did not run for {} s, from {}: the process or its host was suspended, or \
+         other programs used all processors of the host; requests waited during this time",
         late.as_secs(),
         utc(since)
     )

@@ -40,8 +40,8 @@ const NOT_TLS: &[u8] = b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain; c
 /// `Unsupported` if the processor lacks instructions that this cryptography needs.
 pub fn provider() -> Result<Arc<rustls::crypto::CryptoProvider>> {
     if !graviola::util::is_cpu_supported() {
-        let what = "cannot use TLS on this processor: it lacks AES, AVX2, ADX, BMI or PCLMULQDQ \
-                    (on ARM: AES, SHA-2 or PMULL); leave TLS to a proxy on another host";
+        let what = "cannot use TLS on this host: the processor lacks AES, AVX2, ADX, BMI or \
+                    PCLMULQDQ (on ARM: AES, SHA-2 or PMULL); leave TLS to a proxy on another host";
         return Err(Error::new(ErrorCode::Unsupported, what));
     }
     Ok(Arc::new(rustls_graviola::default_provider()))
@@ -168,7 +168,7 @@ fn load(certificate: &Path, key: &Path) -> Result<Arc<ServerConfig>> {
         CertificateDer::pem_slice_iter(&bytes).collect();
     let chain = chain.map_err(|error| wrong(certificate, error.to_string()))?;
     if chain.is_empty() {
-        let why = "it has no certificate: expected lines with BEGIN CERTIFICATE (PEM)";
+        let why = "the file has no certificate: expected lines with BEGIN CERTIFICATE (PEM)";
         return Err(wrong(certificate, why.into()));
     }
     let (bytes, mode) = read(key).map_err(|error| wrong(key, error.to_string()))?;
@@ -208,7 +208,7 @@ fn read(path: &Path) -> io::Result<(Vec<u8>, u32)> {
     let mut bytes = Vec::new();
     file.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > MAX_FILE_BYTES {
-        return Err(io::Error::other("it is larger than 1 MiB"));
+        return Err(io::Error::other("the file is larger than 1 MiB"));
     }
     Ok((bytes, mode))
 }

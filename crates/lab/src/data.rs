@@ -71,8 +71,8 @@ pub(crate) fn objection(directory: &Path) -> Option<String> {
                  with `skep lab down --name {lab}`, or name another directory"
             ),
             None => format!(
-                "cannot use {shown}: it is not empty; name a new or empty directory \
-                             with --directory"
+                "cannot use {shown}: the directory is not empty; name a new or empty directory \
+                 with --directory"
             ),
         }),
         Err(error) if error.kind() == ErrorKind::NotFound => None,
@@ -171,7 +171,7 @@ mod tests {
         assert!(remove("x", &directory).unwrap());
         fs::create_dir_all(directory.join("s1/t1")).unwrap();
         fs::write(directory.join("s1/t1/chunk"), "data").unwrap();
-        assert!(objection(&directory).unwrap().contains("it is not empty"));
+        assert!(objection(&directory).unwrap().contains("the directory is not empty"));
         assert!(
             remove("x", &directory)
                 .unwrap_err()

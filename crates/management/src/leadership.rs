@@ -62,9 +62,7 @@ pub(crate) async fn keep(
             }
         } else if is_leading && !is_elected {
             authority.end_lead();
-            tracing::info!(
-                "this node does not lead management any more; it follows the next leader"
-            );
+            tracing::info!("this node no longer leads management, and follows the next leader");
         } else if is_leading && skep_env::now() >= asked_at + CONFIRM_INTERVAL {
             asked_at = skep_env::now();
             if authority.member().is_only_voter()

@@ -289,8 +289,8 @@ pub(crate) fn condition_line(map: &ClusterMap, target: TargetId, health: &Target
         let is_closed = found.is_some_and(|it| it.health.condition == Condition::Closed);
         if is_closed && health.known_reason() == Some(KnownReason::Unreported) {
             let text = format!(
-                "target {name} in {path} is closed to new files, and its service does not serve it \
-                 any more, as during its removal; if files lie on it, operations on them wait"
+                "target {name} in {path} is closed to new files, and its service no longer serves \
+                 the target, as during its removal; operations on files of the target wait"
             );
             return Line(Level::Info, text);
         }

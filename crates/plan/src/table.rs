@@ -107,7 +107,7 @@ pub fn built_in(catalogue: &Catalogue) -> Vec<Table> {
             Ok(include_str!("../data/published/azure_beegfs_write.csv").into())
         }
         "boito_scenario1.csv" => Ok(include_str!("../data/published/boito_scenario1.csv").into()),
-        other => Err(invalid(format!("cannot find {other}: it is not a built-in table"))),
+        other => Err(invalid(format!("cannot find {other}: no built-in table has this name"))),
     };
     parse("tables.toml", BUILT_IN, catalogue, read).expect("a test parses the built-in tables")
 }

@@ -357,7 +357,7 @@ impl Router {
             Some(node) => {
                 let text = format!(
                     "cannot send this request as {node}: this node was removed from the cluster \
-                     meanwhile"
+                     while the request waited"
                 );
                 Err(Error::new(ErrorCode::Evicted, text))
             }

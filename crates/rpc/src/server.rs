@@ -124,8 +124,8 @@ fn check_length(header: &Header, bounds: &Bounds) -> Result<()> {
         return Ok(());
     }
     let context = format!(
-        "cannot accept message {}: it has a body of {body} bytes and {data} bytes of data, and the \
-         limits are {} and {}",
+        "cannot accept message {}: the message has a body of {body} bytes and {data} bytes of \
+         data, and the limits are {} and {}",
         header.message, bounds.body_bytes, bounds.data_bytes
     );
     Err(Error::new(ErrorCode::Protocol, context))

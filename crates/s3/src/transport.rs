@@ -60,9 +60,9 @@ pub(crate) fn nearby() -> Agent {
 
 fn tls(ca: Option<&Path>) -> Result<TlsConfig> {
     if !graviola::util::is_cpu_supported() {
-        let what = "cannot use https on this processor: it lacks AES, AVX2, ADX, BMI or PCLMULQDQ \
-                    (on ARM: AES, SHA-2 or PMULL); copy on another host, or use an endpoint with \
-                    http:// in a trusted network";
+        let what = "cannot use https on this host: the processor lacks AES, AVX2, ADX, BMI or \
+                    PCLMULQDQ (on ARM: AES, SHA-2 or PMULL); copy on another host, or use an \
+                    endpoint with http:// in a trusted network";
         return Err(Error::new(ErrorCode::Unsupported, what));
     }
     let roots = match ca {
@@ -126,8 +126,8 @@ pub(crate) fn tls_problem(error: &ureq::Error, authority: &str) -> Option<Error>
         rustls::Error::InvalidCertificate(
             CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
         ) => format!(
-            "{certificate}: it belongs to another host ({error}); use a name from the certificate \
-             in --s3-endpoint"
+            "{certificate}: the certificate belongs to another host ({error}); use a name from the \
+             certificate in --s3-endpoint"
         ),
         rustls::Error::InvalidCertificate(
             CertificateError::Expired
@@ -161,7 +161,7 @@ mod tests {
         for (error, words) in [
             (CertificateError::UnknownIssuer, "no trusted authority has signed it; name a file"),
             (CertificateError::BadSignature, "no trusted authority has signed it"),
-            (CertificateError::NotValidForName, "it belongs to another host"),
+            (CertificateError::NotValidForName, "the certificate belongs to another host"),
             (CertificateError::Expired, "correct the clock"),
             (CertificateError::Revoked, "Revoked"),
         ] {

@@ -55,8 +55,8 @@ impl NodeDirectory {
             return Err(Error::new(
                 ErrorCode::Configuration,
                 format!(
-                    "cannot use the token in {}: it is of cluster {}, but the directory belongs to \
-                     cluster {}",
+                    "cannot use the token in {}: the token is of cluster {}, but the directory \
+                     belongs to cluster {}",
                     file.display(),
                     token.cluster,
                     directory.identity().cluster

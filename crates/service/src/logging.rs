@@ -148,7 +148,9 @@ fn parse(filter: &str) -> Result<EnvFilter> {
 /// Returns the problem as text.
 pub fn check(filter: &str) -> std::result::Result<(), String> {
     if filter.is_empty() {
-        return Err("it is empty; write `error`, `warn`, `info`, `debug` or `trace`".into());
+        return Err(
+            "the log level is empty; write `error`, `warn`, `info`, `debug` or `trace`".into()
+        );
     }
     filter.split(',').try_for_each(check_directive).map_err(|why| format!("'{filter}': {why}"))?;
     EnvFilter::try_new(filter).map(|_| ()).map_err(|error| format!("'{filter}': {error}"))

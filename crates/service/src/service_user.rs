@@ -390,8 +390,10 @@ impl ServiceUser {
         let read = File::from(list).take(MAX_LIST as u64).read_to_string(&mut text);
         let size = read.map_err(io_failed(&file_path))?;
         if size == MAX_LIST {
-            let what =
-                format!("cannot read {}: it has {MAX_LIST} bytes or more", file_path.display());
+            let what = format!(
+                "cannot read {}: the file has {MAX_LIST} bytes or more",
+                file_path.display()
+            );
             return Err(refused(what));
         }
         Ok((parse_added_targets(&text).collect(), is_trusted))

@@ -313,8 +313,8 @@ impl Benchmark {
     pub(crate) fn ask(&self, run: u64) -> Result<BenchmarkProgress> {
         let current = self.current.borrow();
         let Some(run) = current.as_ref().filter(|current| current.id == run) else {
-            let problem = "cannot find the benchmark: it does not run on this target; if the \
-                           service was restarted, start the benchmark again";
+            let problem = "cannot find the benchmark: no benchmark with this id runs on this \
+                           target; if the service was restarted, start the benchmark again";
             return Err(Error::new(ErrorCode::NotFound, problem));
         };
         run.asked.set(skep_env::now());

@@ -67,7 +67,7 @@ impl Journal {
                     ErrorCode::Exists,
                     format!(
                         "cannot create a study in {}: this directory has the results of a study \
-                         already; continue it with --resume, or name another --directory",
+                         already; continue this study with --resume, or name another --directory",
                         directory.display()
                     ),
                 ));
@@ -100,9 +100,9 @@ impl Journal {
             return Err(Error::new(
                 ErrorCode::Configuration,
                 format!(
-                    "cannot use {}: it has the results of another plan (\"{}\"), and results of \
-                     different plans cannot be combined; resume with the plan in the first line of \
-                     its journal, or name another --directory",
+                    "cannot use {}: the directory has the results of another plan (\"{}\"), and \
+                     results of different plans cannot be combined; resume with the plan in the \
+                     first line of its journal, or name another --directory",
                     directory.display(),
                     contents.plan.name
                 ),

@@ -54,7 +54,7 @@ pub fn place(state: &State) -> Result<Place> {
     let above = mount.and_then(Path::parent).ok_or_else(|| {
         Error::new(
             ErrorCode::NotReady,
-            format!("cannot use lab '{}': it has no mounts", state.name),
+            format!("cannot use lab '{}': the lab has no mounts", state.name),
         )
     })?;
     let host = |it: &&skep_lab::Host| Host { name: it.name.clone(), enter: it.enter() };

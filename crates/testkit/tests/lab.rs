@@ -259,7 +259,7 @@ fn impossible_lab_is_refused_before_any_change() {
     refused(&[&file.display().to_string()], 2, "links");
     let full = scratch.directory("full");
     files::write(full.join("thesis"), "precious");
-    refused(&["--directory", &full.display().to_string()], 7, "it is not empty");
+    refused(&["--directory", &full.display().to_string()], 7, "the directory is not empty");
     assert_eq!(files::read_to_string(full.join("thesis")), "precious");
     refused(&["--link", "100Gbit"], 1, "--force");
     // Read the shape of a lab from a file, without starting the lab.

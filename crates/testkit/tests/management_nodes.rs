@@ -295,7 +295,7 @@ fn management_nodes_change_from_1_to_3_to_5_to_3_under_load() {
     assert_eq!(three["voters"], 3);
     let leader = three["leader"].to_string();
     let refused = cluster.try_skep(&["management", "remove", &leader]).expect_failure();
-    assert!(refused.contains("it leads management"), "{refused}");
+    assert!(refused.contains("this node leads management"), "{refused}");
     stop.store(true, Ordering::Relaxed);
     let last = changing.join().expect("each change succeeded");
     assert!(heartbeat(&cluster).contains(&last.to_string()));

@@ -196,7 +196,7 @@ fn copy_over_tls_needs_a_trusted_certificate() {
     refused(&store.url(), &[], unknown);
     refused(&store.url(), &["--s3-ca", &other], unknown);
     let name = format!("https://localhost:{}", store.port());
-    refused(&name, &["--s3-ca", &own], &["localhost", "it belongs to another host"]);
+    refused(&name, &["--s3-ca", &own], &["localhost", "the certificate belongs to another host"]);
     let reverse = format!("http://127.0.0.1:{}", store.port());
     refused(&reverse, &[], &["does not answer"]);
     // No request has passed the handshake.

@@ -81,10 +81,10 @@ impl Acl {
         }
         let has = |wanted: u32| entries.iter().any(|it| place(it.tag) == wanted);
         if !(has(0) && has(2) && has(5)) {
-            return Err(invalid("it has no entry for the owner, the group or others"));
+            return Err(invalid("the list has no entry for the owner, the group or others"));
         }
         if (has(1) || has(3)) && !has(4) {
-            return Err(invalid("it has users or groups, but no mask"));
+            return Err(invalid("the list has users or groups, but no mask"));
         }
         if entries.iter().any(|it| it.permissions > 7) {
             return Err(invalid("an entry has invalid permission bits"));
@@ -110,7 +110,7 @@ impl Acl {
             return Err(Error::new(ErrorCode::TooLarge, text));
         }
         let mut reader = Reader::new(bytes);
-        let malformed = |_| invalid("it is too short");
+        let malformed = |_| invalid("the attribute value is too short");
         if u32::decode(&mut reader).map_err(malformed)? != VERSION {
             return Err(invalid("its version is not 2"));
         }

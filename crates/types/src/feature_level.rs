@@ -17,10 +17,10 @@ impl ClusterMap {
             return Ok(());
         }
         let what = format!(
-            "cannot use this cluster: it writes records of feature level {level}, and this program \
-             reads records up to level {NEWEST_FEATURE_LEVEL}; install the version of Skep that \
-             the other hosts run (`skep node list` shows it), since the level of a cluster never \
-             falls"
+            "cannot use this cluster: the cluster writes records of feature level {level}, and \
+             this program reads records up to level {NEWEST_FEATURE_LEVEL}; install the version of \
+             Skep that the other hosts run (`skep node list` shows it), since the level of a \
+             cluster never falls"
         );
         Err(Error::new(ErrorCode::VersionMismatch, what))
     }

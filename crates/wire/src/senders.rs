@@ -83,7 +83,7 @@ fn check_without_sender(message: u16) -> Result<()> {
         Senders::Any | Senders::Services | Senders::Management => Ok(()),
         Senders::Metadata | Senders::Storage => {
             let context = format!(
-                "cannot accept message {message}: it does not name the group of its sender"
+                "cannot accept message {message}: the message does not name the group of its sender"
             );
             Err(Error::new(ErrorCode::Protocol, context))
         }

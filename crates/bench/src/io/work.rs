@@ -119,7 +119,7 @@ impl IoEngine {
         if len < needed {
             let name = path.display();
             return Err(format!(
-                "cannot read {name}: it has {len} bytes, and the plan reads {needed} bytes"
+                "cannot read {name}: the file has {len} bytes, and the plan reads {needed} bytes"
             ));
         }
         if phase == Phase::Check || !self.plan.keep_caches {

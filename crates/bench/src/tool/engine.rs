@@ -149,7 +149,8 @@ impl ToolEngine {
             if len < needed {
                 let name = path.display();
                 return Err(format!(
-                    "cannot read {name}: it has {len} bytes, and the plan reads {needed} bytes"
+                    "cannot read {name}: the file has {len} bytes, and the plan reads {needed} \
+                     bytes"
                 ));
             }
             if !plan.keep_caches {

@@ -180,7 +180,7 @@ fn unusable_certificate_and_key_files_are_refused_with_a_reason() {
     assert!(problem(&missing, &key).contains("missing.pem: No such file"));
     assert!(problem(&certificate, &missing).contains("missing.pem: No such file"));
     let empty = file("empty.pem", "no certificate\n");
-    assert!(problem(&empty, &key).contains("it has no certificate"));
+    assert!(problem(&empty, &key).contains("the file has no certificate"));
     assert!(problem(&certificate, &empty).contains("expected a private key"));
     // A key of Ed25519 whose secret bytes are the numbers from 0 to 31.
     let other = "MC4CAQAwBQYDK2VwBCIEIAABAgMEBQYHCAkKCwwNDg8QERITFBUWFxgZGhscHR4f";

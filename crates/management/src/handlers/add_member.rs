@@ -33,8 +33,9 @@ async fn add(authority: &Authority, request: AddMember, limit: Duration) -> Resu
     let map = authority.map();
     let Some(node) = map.node(id).filter(|node| node.kind == NodeKind::Management) else {
         let what = format!(
-            "cannot add {id}: it is not a management node of this cluster; initialise a node with \
-             `skep management --init --join`, start it, and find its id with `skep node list`"
+            "cannot add {id}: this node is not a management node of the cluster; initialise a \
+             management node with `skep management --init --join`, start its service, and find its \
+             id with `skep node list`"
         );
         return Err(Error::new(ErrorCode::NotFound, what));
     };

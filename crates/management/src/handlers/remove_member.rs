@@ -21,17 +21,20 @@ pub(super) async fn handle(
         || node.is_some_and(|node| node.kind != NodeKind::Management)
     {
         let what = format!(
-            "cannot remove {id}: it is not a management node; `skep management status` shows the \
-             management nodes"
+            "cannot remove {id}: this node is not a management node; `skep management status` \
+             shows the management nodes"
         );
         return Err(Error::new(ErrorCode::NotFound, what));
     }
     if id == authority.own() {
         let what = match authority.member().is_only_voter() {
-            true => format!("cannot remove {name} ({id}): it is the only management node"),
+            true => format!(
+                "cannot remove {name} ({id}): this node is the only management node; \
+                 first add another member with `skep management add`"
+            ),
             false => format!(
-                "cannot remove {name} ({id}): it leads management; stop its service, wait until \
-                 `skep management status` shows another leader, and repeat the command"
+                "cannot remove {name} ({id}): this node leads management; stop its service, wait \
+                 until `skep management status` shows another leader, and repeat the command"
             ),
         };
         return Err(Error::new(ErrorCode::InUse, what));
@@ -39,7 +42,7 @@ pub(super) async fn handle(
     if authority.is_member(id) {
         let removing = authority.member().remove_member(u64::from(id.raw()));
         authority.within_limit(removing).await?;
-        tracing::info!("{name} ({id}) is no member of management any more");
+        tracing::info!("{name} ({id}) is no longer a member of management");
     }
     if authority.has_node(id) {
         authority.remove_server(request_id, id).await?;

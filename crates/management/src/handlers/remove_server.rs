@@ -18,15 +18,16 @@ pub(super) async fn handle(
     let Some(node) = map.node(id) else { return Ok(EmptyReply {}) };
     if authority.is_member(id) {
         let what = format!(
-            "cannot remove {} ({id}): it stores the log of management; run `skep management remove \
-             {id}` instead",
+            "cannot remove {} ({id}): this node stores the log of management; remove the node with \
+             `skep management remove {id}`",
             node.name
         );
         return Err(Error::new(ErrorCode::InUse, what));
     }
     if node.reachability == Reachability::Online {
         let what = format!(
-            "cannot remove {} ({id}): it sends heartbeats; stop its service first",
+            "cannot remove {} ({id}): this server sends heartbeats; stop its service, and repeat \
+             the command",
             node.name
         );
         return Err(Error::new(ErrorCode::InUse, what));

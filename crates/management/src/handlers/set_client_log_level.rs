@@ -37,8 +37,8 @@ async fn order(
     let node = map.node(client).filter(|node| node.kind == NodeKind::Client);
     let Some(node) = node else {
         let context = format!(
-            "cannot change the log level of {client}: it is not a client of this cluster; `skep \
-             client list` shows all clients"
+            "cannot change the log level of {client}: this node is not a client of the cluster; \
+             `skep client list` shows all clients"
         );
         return Err(Error::new(ErrorCode::NotFound, context));
     };

@@ -343,7 +343,7 @@ impl ServingNode {
         let failed = match change {
             Change::Joined(registered) => {
                 tracing::info!(
-                    "management answers: it registered this node as {}",
+                    "management answers, and has registered this node as {}",
                     registered.node
                 );
                 self.start_all(&registered).err()

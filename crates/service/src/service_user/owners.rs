@@ -201,8 +201,8 @@ impl<'a> OwnerChange<'a> {
             return Ok(());
         };
         Err(refused(format!(
-            "{} (user {}) {problem}: it may be a file of this host that is not part of Skep; \
-             remove it from this directory, or run `chown -h {}` on it",
+            "{} (user {}) {problem}: the file may be part of this host and not of Skep; remove the \
+             file from this directory, or run `chown -h {}` on the file",
             path.display(),
             stat.st_uid,
             self.user.name

@@ -42,8 +42,8 @@ impl ChunkStore {
             return Err(Error::new(
                 ErrorCode::FileTooLarge,
                 format!(
-                    "cannot reserve space up to byte {} of chunk file {key}: this is beyond the \
-                     maximum size of a chunk file",
+                    "cannot reserve space up to byte {} of chunk file {key}: this offset is beyond \
+                     the maximum size of a chunk file",
                     range.end
                 ),
             ));

@@ -100,7 +100,8 @@ impl ChunkStore {
             return Ok(());
         }
         let text = format!(
-            "cannot write to chunk file {key}: it was truncated after the client began the write"
+            "cannot write to chunk file {key}: the file was truncated after the client began the \
+             write"
         );
         Err(Error::new(ErrorCode::EndMoved, text))
     }

@@ -355,14 +355,14 @@ fn error_names_a_missing_or_unusable_tool() {
     };
     refused(
         &["io", "--tool", "fio", "-o", &file, "-W"],
-        "fio cannot run this plan: it does not support the comparison of data",
+        "fio cannot run this plan: the program does not support the comparison of data",
     );
     refused(&["io", "--tool", "fio", "-o", &file, "-s", "2"], "segments (-s)");
     refused(&["io", "--tool", "fio", "-o", &file, "--mpi-io"], "MPI-IO (--mpi-io)");
     refused(&["io", "-o", &file, "--mpi-io"], "--tool");
     refused(
         &["io", "--tool", "ior", "-o", &file, "-R"],
-        "ior cannot run this plan: it does not support the comparison of data",
+        "ior cannot run this plan: the program does not support the comparison of data",
     );
     refused(&["io", "--tool", "iozone", "-o", &file], "use one file per process (-F)");
     refused(&["io", "--tool", "mdtest", "-o", &file], "invalid value 'mdtest'");
