@@ -290,8 +290,8 @@ fn from_path(path: &Path, without_token: &str) -> Result<Access> {
     // error then names the missing permission.
     let Some(file) = found.or_else(|| candidates.iter().find(|file| is_closed(file))) else {
         return Err(unknown(format!(
-            "cannot find a cluster in {}: it has no token; `skep up --data-dir {}` creates a \
-             cluster",
+            "cannot find a cluster in {}: this directory has no token; `skep up --data-dir {}` \
+             creates a cluster",
             path.display(),
             path.display()
         )));

@@ -143,8 +143,8 @@ impl Clients {
             Ok(node) => Err(Error::new(
                 ErrorCode::InvalidArgument,
                 format!(
-                    "cannot use {} [ID: {}] as a client: it is a server; `skep client list` shows \
-                    the clients",
+                    "cannot use {} [ID: {}] as a client: this node is a server; `skep client list` \
+                     shows the clients",
                     node.name, node.id
                 ),
             )),

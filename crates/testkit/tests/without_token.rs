@@ -88,7 +88,7 @@ fn users_query_their_files_through_the_mount() {
     }
 
     let of_link = user.skep(&["entry", "who", &link]).expect_failure();
-    assert!(of_link.contains("it is a symbolic link"), "{of_link}");
+    assert!(of_link.contains("the path is a symbolic link"), "{of_link}");
     let locks = user.skep(&["lock", "list", &file, "--output", "json"]).expect_success();
     let locks: Value = serde_json::from_str(&locks).expect("JSON");
     assert_eq!(locks[0]["path"], *file, "JSON has the path that the user named");
@@ -236,7 +236,7 @@ fn clients_are_selected_by_host_or_wildcard() {
     let unknown = refuse("no-such-*");
     assert!(unknown.contains("no client has this id, name or host"), "{unknown}");
     let server = refuse("storage-1");
-    assert!(server.contains("it is a server"), "{server}");
+    assert!(server.contains("this node is a server"), "{server}");
     cluster.stop();
 }
 

@@ -169,7 +169,7 @@ fn read_darshan(path: &Path) -> Result<Accesses> {
     let len = std::fs::metadata(path).map_err(failed)?.len();
     if len > MOST_DARSHAN_BYTES {
         let what = format!(
-            "cannot read {}: it has {len} bytes; expected at most {MOST_DARSHAN_BYTES}",
+            "cannot read {}: the file has {len} bytes; expected at most {MOST_DARSHAN_BYTES}",
             path.display()
         );
         return Err(Error::new(ErrorCode::InvalidArgument, what));
@@ -184,9 +184,9 @@ fn known(path: &Path, place: &Path) -> Result<Known> {
     let (info, map) = (through_mount::entry_info(path)?, through_mount::cluster_map(place)?);
     let (Some(info), Some(map)) = (info, map) else {
         let what = format!(
-            "cannot read the stripe pattern of {}: it is neither a file nor a directory, or its \
-             mount runs an older version of Skep; name a file or a directory, or unmount and mount \
-             with this version",
+            "cannot read the stripe pattern of {}: the path is neither a file nor a directory, or \
+             its mount runs an older version of Skep; name a file or a directory, or unmount and \
+             mount with this version",
             path.display()
         );
         return Err(Error::new(ErrorCode::InvalidArgument, what));

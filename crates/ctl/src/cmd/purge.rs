@@ -241,7 +241,7 @@ fn open_output(path: &Path, options: &mut OpenOptions) -> Result<File> {
 
 fn not_regular(path: &Path, kind: &str) -> Error {
     let what = format!(
-        "cannot write to {}: this is {kind}; name a regular file or a new one",
+        "cannot write to {}: the path is {kind}; name a regular file or a new file",
         path.display()
     );
     Error::new(ErrorCode::InvalidArgument, what)

@@ -150,8 +150,8 @@ impl Layout {
                 return Err(Error::new(
                     ErrorCode::InUse,
                     format!(
-                        "cannot start the cluster in {0}: it is up already (supervisor: process \
-                         {1}); `skep down --data-dir {0}` stops it",
+                        "cannot start the cluster in {0}: this cluster is up already (supervisor: \
+                         process {1}); `skep down --data-dir {0}` stops it",
                         self.data.display(),
                         read_pid(&mut file).map_or("?".into(), |pid| pid.to_string())
                     ),
@@ -247,9 +247,10 @@ impl Layout {
             && management_nodes >= before.management_nodes;
         if known.is_some() && !is_possible {
             return Err(refused(format!(
-                "cannot change the shape of the cluster in {}: it was created with {} metadata \
-                 targets, {} copies of metadata, {} management nodes and {} storage services of \
-                 {} targets; only more --storage-services and --management-nodes can be added",
+                "cannot change the shape of the cluster in {}: the cluster was created with {} \
+                 metadata targets, {} copies of metadata, {} management nodes and {} storage \
+                 services of {} targets; only more --storage-services and --management-nodes can \
+                 be added",
                 self.data.display(),
                 before.metadata_targets,
                 before.metadata_copies,

@@ -109,8 +109,8 @@ fn check_against(needs: Needs, resources: Resources, data: &Path) -> Result<()> 
     let most = |count: &u64| count.saturating_mul(SERVICES_OF_PROCESSOR) < needs.services;
     if let Some(processors) = processors.filter(most) {
         let what = format!(
-            "cannot start {} services on this host: it has {} for them, and each is enough for \
-             {SERVICES_OF_PROCESSOR} services at most; {fewer}",
+            "cannot start {} services on this host: the host has {} for the services, and each \
+             processor is enough for at most {SERVICES_OF_PROCESSOR} services; {fewer}",
             needs.services,
             crate::output::counted(processors, "processor", "processors")
         );
@@ -209,7 +209,10 @@ mod tests {
         };
         check(97, 1, 200).unwrap();
         let processors = check(98, 1, 1000).unwrap_err();
-        assert!(processors.context().contains("it has 1 processor for them"), "{processors}");
+        assert!(
+            processors.context().contains("the host has 1 processor for the services"),
+            "{processors}"
+        );
         let ports = check(97, 1, 199).unwrap_err();
         for words in ["100 services", "listen on 200 ports, and 199 of", "ip_local_port_range"] {
             assert!(ports.context().contains(words), "{ports}");

@@ -266,7 +266,7 @@ fn target_replace_moves_the_only_member_to_a_new_target() {
         (&true.into(), &"Serving".into())
     );
     let again = pair.ask(&["target", "replace", &former, &new]).expect_failure();
-    assert!(again.contains("it is in no group"), "{again}");
+    assert!(again.contains("this target is in no group"), "{again}");
     // The former target and its data are not needed any more.
     pair.kill(METADATA[0]);
     files::remove_dir_all(pair.target(METADATA[0]));

@@ -107,8 +107,8 @@ fn path_on_hosts(args: &HostArgs, path: &Path, option: &str) -> Result<PathBuf> 
     let first = lab.hosts_of(skep_lab::Role::Client).find_map(|host| host.mount_point.clone());
     let Some(place) = first.as_deref().and_then(Path::parent) else {
         let what = format!(
-            "cannot use lab '{}': it has no client host with a mount; `skep lab \
-                            status` shows its hosts",
+            "cannot use lab '{}': the lab has no client host with a mount; `skep lab status` shows \
+             its hosts",
             lab.name
         );
         return Err(Error::new(ErrorCode::NotFound, what));
@@ -132,8 +132,7 @@ pub(super) fn listed(hosts: &[String], file: Option<&Path>, enter: &str) -> Resu
             let names: Vec<_> = words.map(str::to_owned).collect();
             if names.is_empty() {
                 let what = format!(
-                    "cannot use host file {}: it names no host; write one host name \
-                                    per line",
+                    "cannot use host file {}: the file names no host; write one host name per line",
                     file.display()
                 );
                 return Err(Error::new(ErrorCode::InvalidArgument, what));

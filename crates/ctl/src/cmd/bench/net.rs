@@ -137,8 +137,7 @@ fn plan(args: &NetArgs) -> Result<Plan> {
 fn enter_lab(lab: &State) -> Result<ClusterArgs> {
     let none = || {
         let what = format!(
-            "cannot use lab '{}': it has no client host; `skep lab status` shows \
-                            its hosts",
+            "cannot use lab '{}': the lab has no client host; `skep lab status` shows its hosts",
             lab.name
         );
         Error::new(ErrorCode::NotFound, what)
@@ -166,8 +165,8 @@ fn chosen(map: &ClusterMap, wanted: &[String]) -> Result<Vec<Server>> {
         let node = node_named(map, name)?;
         if node.kind == NodeKind::Client {
             let what = format!(
-                "cannot measure the network to {name}: it is a mount and accepts no \
-                                connections; name its host with --hosts"
+                "cannot measure the network to {name}: this node is a mount, and mounts accept no \
+                 connections; name its host with --hosts"
             );
             return Err(Error::new(ErrorCode::InvalidArgument, what));
         }

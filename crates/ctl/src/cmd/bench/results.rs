@@ -71,7 +71,7 @@ impl ResultFile {
         let file = match File::options().append(true).create_new(true).open(path) {
             Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
                 let what = format!(
-                    "cannot create result file {}: it exists already; name another file with \
+                    "cannot create result file {}: the file exists already; name another file with \
                      --result-file",
                     path.display()
                 );

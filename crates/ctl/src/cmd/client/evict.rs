@@ -105,7 +105,8 @@ pub(crate) fn run(args: EvictArgs) -> Result<()> {
 
 async fn line(users: &Users, client: NodeId, is_dry_run: bool) -> Result<Eviction> {
     let node = users.map.node(client).ok_or_else(|| {
-        let what = format!("cannot evict client {client}: it has left the cluster already");
+        let what =
+            format!("cannot evict client {client}: this client has already left the cluster");
         Error::new(ErrorCode::NotFound, what)
     })?;
     let (mut open_files, mut locks) = (0, 0);
@@ -140,9 +141,9 @@ fn refuse_alive(line: &Eviction) -> Result<()> {
     }
     let Eviction { name, id, host, mount_point, pid, .. } = line;
     let what = format!(
-        "cannot evict {name} [ID: {id}]: it is alive, and its programs would get EIO for files \
-         that they write; end these programs, run `skep umount {mount_point}` on {host} (process \
-         {pid}), or evict it anyway with --force"
+        "cannot evict {name} [ID: {id}]: this client is alive, and its programs would get EIO for \
+         files that they write; end these programs, run `skep umount {mount_point}` on {host} \
+         (process {pid}), or evict the client nevertheless with --force"
     );
     Err(Error::new(ErrorCode::InUse, what))
 }

@@ -92,7 +92,7 @@ pub(crate) fn run(args: &MapArgs) -> Result<()> {
     })?;
     if !metadata.is_file() {
         let what = format!(
-            "cannot map {}: it is not a regular file, so no target stores its bytes",
+            "cannot map {}: the path is not a regular file, so no target stores its bytes",
             path.display()
         );
         return Err(Error::new(ErrorCode::InvalidArgument, what));
@@ -172,8 +172,8 @@ fn pieces(parts: &[MapComponent], start: u64, length: u64) -> Result<Vec<Piece>>
     for piece in striping::pieces(&pattern, range)? {
         if found.len() == MAX_PIECES {
             let what = format!(
-                "cannot show the range: it has more than {MAX_PIECES} pieces; \
-                                choose a shorter --length"
+                "cannot show the range: the range has more than {MAX_PIECES} pieces; choose a \
+                 shorter --length"
             );
             return Err(Error::new(ErrorCode::InvalidArgument, what));
         }

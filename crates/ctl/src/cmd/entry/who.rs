@@ -53,8 +53,8 @@ pub(crate) fn run(args: &WhoArgs) -> Result<()> {
             return Err(Error::new(
                 ErrorCode::InvalidArgument,
                 format!(
-                    "cannot list the clients of {}: it is a symbolic link, and programs open the file \
-                     to which it leads; name that file",
+                    "cannot list the clients of {}: the path is a symbolic link, and programs open \
+                     the file to which it leads; name that file",
                     path.display()
                 ),
             ));
@@ -63,9 +63,9 @@ pub(crate) fn run(args: &WhoArgs) -> Result<()> {
             return Err(Error::new(
                 ErrorCode::InvalidArgument,
                 format!(
-                    "cannot list the clients that use {}: it is not a regular file, and metadata \
-                     tracks opens of regular files only; `fuser -v` lists the processes of one \
-                     host",
+                    "cannot list the clients that use {}: the path is not a regular file, and \
+                     metadata tracks opens of regular files only; `fuser -v` lists the processes \
+                     of one host",
                     path.display()
                 ),
             ));

@@ -25,7 +25,7 @@ fn text(argument: OsString) -> Result<String> {
     let shown = argument.display().to_string();
     argument
         .into_string()
-        .map_err(|_| wrong(format!("invalid argument '{shown}': it is not valid UTF-8")))
+        .map_err(|_| wrong(format!("invalid argument '{shown}': the argument is not valid UTF-8")))
 }
 
 fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<MountArgs> {

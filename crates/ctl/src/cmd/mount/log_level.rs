@@ -40,7 +40,7 @@ pub(super) fn follow_signals() -> Result<()> {
         if let Err(error) = followed.flatten() {
             tracing::warn!(
                 "this mount cannot receive SIGUSR1 and SIGUSR2, which change its log level: \
-                 {error}; `skep node log-level` changes the level too"
+                 {error}; `skep node log-level` also changes the level"
             );
         }
     })?;

@@ -85,7 +85,9 @@ fn named(text: &str) -> Result<(String, &Path)> {
     match directory.file_name() {
         Some(name) => Ok((name.to_string_lossy().into_owned(), directory)),
         None => {
-            let what = format!("invalid study '{text}': it has no name; name it with NAME=DIR");
+            let what = format!(
+                "invalid study '{text}': the directory has no name; name the study with NAME=DIR"
+            );
             Err(Error::new(ErrorCode::InvalidArgument, what))
         }
     }

@@ -196,8 +196,8 @@ fn is_taken(directory: &Path) -> Error {
     Error::new(
         ErrorCode::Exists,
         format!(
-            "cannot start a study in {}: this directory has a study already; continue it with \
-             --resume, or name another --directory",
+            "cannot start a study in {}: this directory has a study already; continue that study \
+             with --resume, or name another --directory",
             directory.display()
         ),
     )
@@ -244,8 +244,8 @@ fn place(args: &RunArgs, plan: &Plan) -> Result<(Place, Option<String>)> {
         return Err(Error::new(
             ErrorCode::Configuration,
             format!(
-                "cannot run plan \"{}\": it describes no lab; name a file system with --mount (and \
-                 its client hosts with --hosts), or a lab with --lab",
+                "cannot run plan \"{}\": the plan describes no lab; name a file system with \
+                 --mount (and its client hosts with --hosts), or a lab with --lab",
                 plan.name
             ),
         ));
@@ -361,9 +361,9 @@ fn open(
         return Err(Error::new(
             ErrorCode::Configuration,
             format!(
-                "cannot resume the study in {}: it ran on {} with {} client hosts, and would \
-                 continue on {} with {} client hosts, or its targets have changed; name another \
-                 --directory",
+                "cannot resume the study in {}: the study ran on {} with {} client hosts, and \
+                 would continue on {} with {} client hosts, or its targets have changed; name \
+                 another --directory",
                 directory.display(),
                 before.place,
                 before.hosts.len(),

@@ -54,7 +54,8 @@ pub(crate) fn run(args: FilesArgs) -> Result<()> {
         let map = access.map().await?;
         let id = target_named(&map, &target)?.id;
         let group = map.group_of(id).map(|group| group.id).ok_or_else(|| {
-            let what = format!("cannot list the files of target {id}: it belongs to no group");
+            let what =
+                format!("cannot list the files of target {id}: this target belongs to no group");
             Error::new(ErrorCode::NotFound, what)
         })?;
         let uses = GroupUses::of(&access, &map, group).await?;

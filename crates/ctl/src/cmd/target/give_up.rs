@@ -198,7 +198,7 @@ fn as_text(loss: &Loss) -> String {
     if written > 0 {
         let _ = writeln!(
             text,
-            "Clients have {written} of the listed files open for writing: these files may lose \
+            "Clients have {written} of the listed files open for writing, so these files may lose \
              more bytes."
         );
     }
@@ -214,8 +214,8 @@ fn as_text(loss: &Loss) -> String {
     if *transactions > 0 {
         let _ = writeln!(
             text,
-            "{transactions} transactions are in progress: these may have created files that the \
-             list lacks. `skep target files {id}` lists such files later."
+            "{transactions} transactions are in progress and may have created files that the list \
+             lacks. `skep target files {id}` lists such files later."
         );
     }
     for directory in directories {

@@ -186,8 +186,8 @@ async fn refuse_open(access: &Access, map: &ClusterMap, target: &Target) -> Resu
         None => UNUSED.to_owned(),
     };
     let what = format!(
-        "cannot remove target {id}: it is open to new files; close it with `skep target set-state \
-         {id} closed`. At the moment {found}"
+        "cannot remove target {id}: this target is open to new files; close the target with `skep \
+         target set-state {id} closed`. At the moment {found}"
     );
     Err(Error::new(ErrorCode::InUse, what))
 }

@@ -114,8 +114,8 @@ pub(crate) fn run(args: ReplaceArgs) -> Result<()> {
         let id = former.id.raw();
         let Some(group) = map.group_of(former.id).map(|group| group.id) else {
             let what = format!(
-                "cannot replace target {id}: it is in no group, so it stores nothing that is in \
-                 use; `skep target remove {id}` takes it out of the cluster"
+                "cannot replace target {id}: this target is in no group, so it stores nothing that \
+                 is in use; `skep target remove {id}` removes the target from the cluster"
             );
             return Err(Error::new(ErrorCode::InvalidArgument, what));
         };

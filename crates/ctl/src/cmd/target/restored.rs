@@ -51,7 +51,7 @@ pub(crate) fn run(args: &RestoredArgs) -> Result<()> {
     let identity = read_identity(directory)?;
     let Some(identity) = identity.filter(|it| it.kind == DirectoryKind::MetadataTarget) else {
         let what = format!(
-            "cannot mark {}: it is not the directory of a metadata target; `skep target list` \
+            "cannot mark {}: this is not the directory of a metadata target; `skep target list` \
              shows these directories",
             directory.display()
         );

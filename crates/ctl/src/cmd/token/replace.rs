@@ -41,7 +41,7 @@ pub(crate) fn run(args: &ReplaceArgs) -> Result<()> {
     let identity = read_identity(&args.directory)?;
     if identity.is_none_or(|identity| identity.kind != DirectoryKind::Management) {
         let what = format!(
-            "cannot replace the token in {}: it is not the directory of management, which issues \
+            "cannot replace the token in {}: this is not the directory of management, which issues \
              the tokens; run the command on the management host",
             args.directory.display()
         );

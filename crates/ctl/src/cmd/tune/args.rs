@@ -45,7 +45,7 @@ impl RootArgs {
             true => Ok(Tree::new(&self.root)),
             false => Err(Error::new(
                 ErrorCode::NotFound,
-                format!("cannot use --root {}: it is not a directory", self.root.display()),
+                format!("cannot use --root {}: the path is not a directory", self.root.display()),
             )),
         }
     }
@@ -76,8 +76,8 @@ impl ScopeArgs {
         for target in &self.targets {
             let missing = || {
                 let what = format!(
-                    "cannot find the block device of {target}: it is not on a local disk; name the \
-                     device with --device"
+                    "cannot find the block device of {target}: this file system is not on a local \
+                     disk; name the device with --device"
                 );
                 Error::new(ErrorCode::NotFound, what)
             };

@@ -189,7 +189,7 @@ fn result(args: &MeasureArgs) -> Result<f64> {
         Error::new(ErrorCode::Io, what)
     };
     let (program, arguments) =
-        args.command.split_first().ok_or_else(|| failed("it is empty".into()))?;
+        args.command.split_first().ok_or_else(|| failed("the command is empty".into()))?;
     let mut command = Command::new(program);
     let stdout = if args.has_number { Stdio::piped() } else { Stdio::null() };
     command.args(arguments).stdin(Stdio::null()).stdout(stdout).stderr(Stdio::inherit());
@@ -199,7 +199,7 @@ fn result(args: &MeasureArgs) -> Result<f64> {
     let seconds = begin.elapsed().as_secs_f64();
     check_signals()?;
     if !output.status.success() {
-        return Err(failed(format!("it has failed with {}", output.status)));
+        return Err(failed(format!("the command has failed with {}", output.status)));
     }
     if !args.has_number {
         return Ok(seconds);
