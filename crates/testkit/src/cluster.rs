@@ -16,8 +16,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// Maximum time for `skep up` and `skep down` to exit. Both commands wait for a shorter time until
-/// a service has started or stopped.
+/// Maximum time for `skep up` and `skep down` to exit. Each of these commands waits a shorter time
+/// for the start or stop of a service.
 const UP_PATIENCE: Duration = Duration::from_secs(200);
 /// Extended attribute of a mount's root directory that contains the name of the transport.
 pub(crate) const TRANSPORT_ATTRIBUTE: &str = "user.skep.transport";
@@ -32,7 +32,7 @@ pub enum Transport {
 }
 
 impl Transport {
-    /// Both transports.
+    /// The two transports.
     pub const ALL: [Self; 2] = [Self::Uring, Self::Device];
 
     /// Returns the name of the transport, as in the option of the mount and in the attribute of the
@@ -56,7 +56,8 @@ pub struct Shape {
     pub targets_per_service: usize,
     /// Transport of the mount that `skep up` creates.
     pub transport: Transport,
-    /// Whether a monitor runs. Most tests need no monitor, and would run longer with one.
+    /// Whether a monitor runs. Most tests need no monitor, and would run longer with a monitor than
+    /// without one.
     pub monitor: bool,
     /// Additional arguments for `skep up`.
     pub more: Vec<String>,
@@ -76,8 +77,8 @@ impl Default for Shape {
 }
 
 impl Shape {
-    /// Returns a shape with one service of each kind and two storage targets. It is for tests that
-    /// do not need a larger cluster.
+    /// Returns a shape with one service of each kind and two storage targets. This shape is for
+    /// tests that do not need a larger cluster.
     pub fn small() -> Self {
         Self { metadata_targets: 1, storage_services: 1, targets_per_service: 2, ..Self::default() }
     }
@@ -101,7 +102,7 @@ pub fn program() -> PathBuf {
     program
 }
 
-/// Runs `skep` with `arguments`, and waits until it exits.
+/// Runs `skep` with `arguments`, and waits until the program exits.
 ///
 /// # Panics
 /// Panics if the program runs longer than a minute.
@@ -257,7 +258,7 @@ impl Cluster {
     /// find damage of the kinds in `expected`. For example, a power loss of a metadata target that
     /// loses the creation of a file may leave an `orphan`. A cluster must have run for a few
     /// seconds before this check, because `skep fsck` needs a cached cluster map, and services
-    /// store it at most once a second.
+    /// store the map at most once a second.
     ///
     /// # Panics
     /// Panics like [`Self::stop`], or if the check finds other kinds of damage.
@@ -265,8 +266,8 @@ impl Cluster {
         drop(self.stop_and_list_skipped(expected));
     }
 
-    /// Like [`Self::stop_except`]. Returns a line for each target that `skep fsck` did not check,
-    /// or did not compare with the other members of its group.
+    /// Stops and checks the cluster like [`Self::stop_except`]. Returns a line for each target that
+    /// `skep fsck` did not check, or did not compare with the other members of its group.
     ///
     /// # Panics
     /// Panics like [`Self::stop_except`].
@@ -276,8 +277,9 @@ impl Cluster {
         checked.unwrap_or_else(|refusal| panic!("skep fsck: {refusal}"))
     }
 
-    /// Like [`Self::stop_except`], but skips the check if the cluster has not run long enough. This
-    /// may happen if a filter on the command line selects only few tests.
+    /// Stops the cluster like [`Self::stop_except`], but skips the check if the cluster has not run
+    /// long enough. A test program may end so early if a filter on the command line selects only
+    /// few tests.
     ///
     /// # Panics
     /// Panics like [`Self::stop`], or if the check finds other kinds of damage.
@@ -313,7 +315,7 @@ impl Cluster {
     /// Runs `skep down`, and checks that no process and no mount of the cluster remains.
     ///
     /// # Panics
-    /// Panics if `skep down` fails, or if it has left a process or a mount.
+    /// Panics if `skep down` fails, or if a process or a mount of the cluster remains.
     pub fn stop(&self) {
         let mut command = Command::new(program());
         command.args(["down", "--data-dir"]).arg(&self.data);
@@ -336,8 +338,8 @@ impl Cluster {
         &self.data
     }
 
-    /// Waits until the mount that `skep up` created replies again. A test calls this function after
-    /// it has killed the mount process.
+    /// Waits until the mount that `skep up` created replies again after a kill of the mount
+    /// process.
     ///
     /// # Panics
     /// Panics if the mount does not reply within a minute.
@@ -351,12 +353,13 @@ impl Cluster {
     /// Mounts the cluster at an additional mount point.
     ///
     /// # Panics
-    /// Panics if the mount does not reply within a minute, or if it uses a different transport.
+    /// Panics if the mount does not reply within a minute, or if the mount uses a different
+    /// transport.
     pub fn mount(&mut self, transport: Transport) -> Mounted {
         self.mount_with(transport, "defaults")
     }
 
-    /// Like [`Self::mount`], with `options` in the syntax of `mount -o`.
+    /// Mounts the cluster like [`Self::mount`], with `options` in the syntax of `mount -o`.
     ///
     /// # Panics
     /// Panics like [`Self::mount`].
@@ -477,14 +480,14 @@ impl Cluster {
         self.try_skep(arguments).expect_success()
     }
 
-    /// Like [`Self::skep`], but returns the result even if the program fails.
+    /// Runs `skep` like [`Self::skep`], but returns the result even if the program fails.
     pub fn try_skep(&self, arguments: &[&str]) -> Finished {
         let mut command = Command::new(program());
         command.args(arguments).arg("--cluster").arg(&self.data);
         finish(&mut command, PATIENCE)
     }
 
-    /// Like [`Self::skep`] with `--output json`, and parses the output.
+    /// Runs `skep` like [`Self::skep`] with `--output json`, and parses the output.
     ///
     /// # Panics
     /// Panics if the program fails or its output is not JSON.

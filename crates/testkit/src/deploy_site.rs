@@ -8,14 +8,16 @@ use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 use std::time::Duration;
 
-/// Time limit for a whole deployment. It is long, because the machine may be busy with other work.
+/// Time limit for a whole deployment. The limit is long, because the machine may be busy with other
+/// work.
 const LONG: Duration = Duration::from_secs(300);
 /// Size in bytes of a disk.
 pub const DISK_BYTES: u64 = 400 << 20;
 /// The directories in which a deployment creates files.
 const PLACES: &str = "/etc /usr/bin /usr/sbin /srv /var /run /mnt /nvme0 /disk1 /disk2 /root";
 
-/// A deploying host, and the hosts that it deploys to. Each of these hosts runs an `sshd`.
+/// A deploying host, and the hosts to which this host deploys. Each of the latter hosts runs an
+/// `sshd`.
 pub struct DeploySite {
     // Fields are dropped in this order, because the hosts must end before their switch.
     hosts: Vec<PageHost>,
@@ -51,7 +53,7 @@ impl DeploySite {
     /// Returns the host with this name.
     ///
     /// # Panics
-    /// Panics if there is no such host.
+    /// Panics if no host has this name.
     pub fn host(&mut self, name: &str) -> &mut PageHost {
         let host = self.hosts.iter_mut().find(|host| host.name() == name);
         host.unwrap_or_else(|| panic!("no host {name}"))
@@ -60,7 +62,7 @@ impl DeploySite {
     /// Runs shell commands on the host with this name.
     ///
     /// # Panics
-    /// Panics if there is no such host.
+    /// Panics if no host has this name.
     pub fn run_on(&self, name: &str, commands: &str) -> Finished {
         let host = self.hosts.iter().find(|host| host.name() == name);
         host.unwrap_or_else(|| panic!("no host {name}")).run(commands)
@@ -107,8 +109,8 @@ impl DeploySite {
         finish(&mut self.admin.shell(&line), LONG)
     }
 
-    /// Runs `skep deploy`, and kills it after `steps` steps. Returns false if the command ended
-    /// earlier.
+    /// Runs `skep deploy`, and kills this command after `steps` steps. Returns false if the command
+    /// ended earlier.
     pub fn kill_after(&self, arguments: &str, steps: usize) -> bool {
         let line = format!("exec skep deploy {arguments} --hosts ~root/hosts.toml");
         let mut command = self.admin.shell(&line);
@@ -154,7 +156,7 @@ impl DeploySite {
     }
 
     /// Returns the paths in the directories in which a deployment creates files, and the contents
-    /// of fstab. There is one text for each host.
+    /// of fstab. The list contains one text for each host.
     pub fn contents(&self) -> Vec<String> {
         let list = |host: &PageHost| {
             // Ignore /run/mount, where mount(8) stores its own table.
@@ -167,7 +169,7 @@ impl DeploySite {
     }
 
     /// Checks that all hosts have exactly the files in `before`, and that no process of Skep runs
-    /// on them.
+    /// on these hosts.
     pub fn expect_unchanged(&self, before: &[String]) {
         for ((host, before), after) in self.hosts.iter().zip(before).zip(self.contents()) {
             host.expect_unchanged(before, &after);
@@ -175,7 +177,7 @@ impl DeploySite {
     }
 }
 
-/// The entry in the hosts file of the host `m1`, which has the address 10.0.0.1. This host runs
+/// The entry in the hosts file of the host `m1`, which has the address 10.0.0.1. The host `m1` runs
 /// management and a metadata service.
 pub const MANAGEMENT: &str = "[[host]]\nname = \"m1\"\naddress = \"10.0.0.1\"\n\
     roles = [\"management\", \"metadata\"]\nmetadata_directories = [\"/nvme0/skep\"]\n";
@@ -194,8 +196,8 @@ pub fn client(name: &str, address: u8) -> String {
     format!("[[host]]\nname = \"{name}\"\naddress = \"10.0.0.{address}\"\nroles = [\"client\"]\n")
 }
 
-/// A program that causes load on a client. It runs until the file `/srv/stop` exists, and fails if
-/// any operation fails.
+/// A program that causes load on a client. This program runs until the file `/srv/stop` exists, and
+/// fails if any operation fails.
 pub const LOAD: &str = "sh -c 'mkdir -p /mnt/skep/load; n=0
     while [ ! -e /srv/stop ]; do
       n=$((n + 1)); file=/mnt/skep/load/$((n % 50))

@@ -2,9 +2,9 @@
 //! mount waits for an unreachable service.
 //!
 //! A test must not start a process while it has files open on such a mount. Between `fork` and the
-//! first instruction of the program, the kernel closes the inherited files in the child. Each close
-//! sends FLUSH to the mount, and waits for the reply. So a command that makes the service reachable
-//! again would wait forever. The shell inherits no such file.
+//! first instruction of the program, the kernel closes the inherited files in the child. For each
+//! close, the kernel sends FLUSH to the mount, and waits for the reply. So a command that makes the
+//! service reachable again would wait forever. The shell inherits no such file.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -22,7 +22,7 @@ pub(crate) struct EarlyShell(Mutex<Pipes>);
 #[derive(Debug)]
 struct Pipes {
     child: Child,
-    /// The shell's standard input. `None` after `drop` has closed it.
+    /// The shell's standard input. This field is `None` after `drop` has closed the standard input.
     commands: Option<ChildStdin>,
     output: BufReader<ChildStdout>,
 }

@@ -6,7 +6,7 @@
 //! to fail, the test uses the standard library.
 //!
 //! # Panics
-//! Every function here panics if its call fails.
+//! Every function in this module panics if its call fails.
 
 use rustix::fs::{FallocateFlags, OFlags};
 use std::fs::{self, File, Metadata, OpenOptions, Permissions, ReadDir};
@@ -58,7 +58,7 @@ pub fn write(path: impl AsRef<Path>, bytes: impl AsRef<[u8]>) {
     fs::write(path, bytes).or_fail("write", path)
 }
 
-/// Like [`write()`], for a secret. Only the owner may read the file.
+/// Writes a secret to a file like [`write()`]. Only the owner may read the file.
 #[track_caller]
 pub fn write_secret(path: impl AsRef<Path>, bytes: impl AsRef<[u8]>) {
     use std::os::unix::fs::PermissionsExt;
@@ -234,7 +234,7 @@ pub fn read_exact_at(file: &File, buffer: &mut [u8], offset: u64) {
     of_file(file.read_exact_at(buffer, offset), "read_exact_at", file)
 }
 
-/// Calls pread(2) once at `offset`. Returns the number of bytes that it read.
+/// Calls pread(2) once at `offset`. Returns the number of bytes that this call read.
 #[track_caller]
 pub fn read_at(file: &File, buffer: &mut [u8], offset: u64) -> usize {
     of_file(file.read_at(buffer, offset), "read_at", file)

@@ -14,8 +14,8 @@ pub struct HttpRequest {
 }
 
 impl HttpRequest {
-    /// Reads a request. `None` means that the sender has closed the connection before the end of
-    /// the request, or has sent nothing for `patience`.
+    /// Reads a request. Returns `None` if the sender closes the connection before the end of the
+    /// request, or sends nothing for `patience`.
     ///
     /// # Panics
     /// Panics if the length of the body is not a number.

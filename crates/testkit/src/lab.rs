@@ -15,7 +15,8 @@ use std::time::Duration;
 /// whole cluster in network namespaces.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Environment variable of all processes of a lab. Its value is the name of the lab.
+/// Environment variable of all processes of a lab. The value of the variable is the name of the
+/// lab.
 const MARK: &str = "SKEP_LAB_PROCESS";
 
 static NEXT: AtomicU32 = AtomicU32::new(1);
@@ -43,7 +44,7 @@ impl Lab {
         command
     }
 
-    /// Runs [`Self::command`], and waits until it exits.
+    /// Runs [`Self::command`], and waits until this command exits.
     ///
     /// # Panics
     /// Panics if the program runs longer than two minutes.

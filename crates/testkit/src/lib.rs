@@ -1,9 +1,9 @@
 //! Starts real clusters for black-box tests: real daemons, real sockets, real mounts.
 //!
-//! Owns the tools that such tests share:
+//! This crate provides the tools that such tests share:
 //! - [`Scratch`]: directories that are removed even if a test fails
 //! - [`Cluster`]: a cluster and its mounts
-//! - [`process`]: the processes of a cluster, and signals to them
+//! - [`process`]: the processes of a cluster, and signals to these processes
 //! - [`power`]: disks that simulate power losses
 //! - [`network`]: hosts in network namespaces
 //! - [`object_store`]: an object store with the interface of S3, in which tests can cause failures
@@ -26,16 +26,18 @@
 //! - [`workload`]: random workloads whose results can be checked
 //! - [`suite`]: a runner for many short tests on one cluster
 //!
-//! The crate uses Skep only as users do: through the program `skep` and through mounts. It links
-//! only one crate of Skep, `skep-types`, for random numbers and checksums.
+//! The crate uses Skep only as users do: through the program `skep` and through mounts. The testkit
+//! links only one crate of Skep, `skep-types`, for random numbers and checksums.
 //!
 //! # Running
 //! `cargo xtask ci --only black-box` builds `skep` and runs all tests as root, the files two at a
 //! time. To run one file: `cargo build -p skep-ctl && cargo test -p skep-testkit --test posix`.
-//! Tests use the program in the target directory of their own build profile, and do not build it.
+//! Tests use the `skep` program in the target directory of their own build profile, and do not
+//! build this program.
 //!
 //! # Panics
-//! Every function panics if it fails. The message of the panic names the expected result.
+//! Every function of this crate panics if it fails. The message of the panic names the expected
+//! result.
 
 pub mod cluster;
 pub mod connections;

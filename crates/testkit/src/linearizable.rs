@@ -2,8 +2,8 @@
 //! object: a name of a directory, two names between which programs move files, or a register. Each
 //! operation must seem to happen at one moment between its call and its return.
 //!
-//! This module owns the types of operations, and the check. The caller records the operations. The
-//! caller must mount the file system such that the kernel does not cache names.
+//! This module contains the types of operations, and the check. The caller records the operations.
+//! The caller must mount the file system such that the kernel does not cache names.
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;
@@ -60,7 +60,7 @@ impl Outcome for NameOutcome {
 /// the other name is free. The state is the file of each name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PairOutcome {
-    /// The outcome of an operation on one of the names. The other name did not change.
+    /// The outcome of an operation on one of the two names. The other name did not change.
     OfName {
         /// Index of the name.
         name: usize,

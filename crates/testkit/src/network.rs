@@ -157,7 +157,7 @@ impl Host {
         let peer = format!("{}p", self.link);
         let queue = ["tc", "-n", &self.name, "qdisc", if passes { "del" } else { "add" }];
         let device = ["dev", &peer, "root"];
-        // This queue is so small that no packet fits into it.
+        // This queue is so small that no packet fits into the queue.
         let full = ["tbf", "rate", "8bit", "burst", "10", "limit", "10"];
         let full = if passes { &[][..] } else { &full[..] };
         self.shell.run(&[&queue[..], &device[..], full].concat());

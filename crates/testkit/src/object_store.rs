@@ -1,9 +1,9 @@
 //! A small object store with the interface of S3, for tests of copies.
 //!
 //! The store checks signatures and checksums with code of its own, returns listings in pages,
-//! supports multipart uploads, and fails when a test requests a failure. It keeps all objects in
-//! memory, and has a single bucket, [`BUCKET`]. It refuses requests with any access key other than
-//! [`ACCESS`].
+//! supports multipart uploads, and fails when a test requests a failure. The store keeps all
+//! objects in memory, and has a single bucket, [`BUCKET`]. The store refuses requests with any
+//! access key other than [`ACCESS`].
 //!
 //! This module stores the objects, and causes the failures. The module `operations` executes the
 //! requests, `wire` handles HTTP and signatures, and `tls` handles certificates and encryption.
@@ -34,7 +34,7 @@ pub const BUCKET: &str = "data";
 pub const ACCESS: &str = "AKIDTEST";
 /// Secret access key of these credentials.
 pub const SECRET: &str = "secret/of+the=tests";
-/// Session token of these credentials. The store refuses requests without it.
+/// Session token of these credentials. The store refuses requests without this token.
 pub const TOKEN: &str = "session-token-of-the-tests";
 /// Minimum length of each part of a multipart upload except the last one, in bytes.
 const LEAST_PART: usize = 5 << 20;
@@ -55,7 +55,8 @@ pub struct Stored {
 }
 
 impl Stored {
-    /// Creates an object as another program would store it: with metadata, and without a checksum.
+    /// Creates an object as a program other than Skep would store it: with metadata, and without a
+    /// checksum.
     pub fn new(bytes: &[u8], metadata: &[(&str, &str)]) -> Self {
         let own = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
         Self {
@@ -76,7 +77,8 @@ pub enum Fault {
     Lost,
     /// The store closes the connection after it has sent this number of bytes of the reply's body.
     CutAfter(usize),
-    /// One bit is wrong: in the stored bytes for a PUT, in the body of the reply for a GET.
+    /// The store changes one bit: in the stored bytes for a PUT, and in the body of the reply for a
+    /// GET.
     Damage,
     /// Status 403.
     Denied,
@@ -84,7 +86,7 @@ pub enum Fault {
     Expired,
     /// Status 200 with an error in the body of the reply.
     LateError,
-    /// Before it carries out the request, the store gives the object other contents and another
+    /// Before the store carries out the request, it gives the object other contents and another
     /// entity tag.
     Change,
 }
@@ -120,7 +122,7 @@ struct State {
     page: usize,
     /// Whether the store does not support checksums, like older stores.
     is_plain: bool,
-    /// Whether clients use TLS. If they do, the store accepts the payload hash `UNSIGNED-PAYLOAD`.
+    /// Whether clients use TLS. A store with TLS accepts the payload hash `UNSIGNED-PAYLOAD`.
     is_secure: bool,
 }
 
@@ -160,8 +162,8 @@ impl ObjectStore {
         Self::start_on(None, "127.0.0.1:0", None)
     }
 
-    /// Starts a store with TLS on a free port of 127.0.0.1. Its certificate is signed by
-    /// `authority`, and is valid for the names in `names`, such as `IP:127.0.0.1` or
+    /// Starts a store with TLS on a free port of 127.0.0.1. The store's certificate has the
+    /// signature of `authority`, and is valid for the names in `names`, such as `IP:127.0.0.1` or
     /// `DNS:localhost`.
     pub fn start_secure(authority: &Authority, names: &str) -> Self {
         Self::start_on(None, "127.0.0.1:0", Some(authority.server(names)))
@@ -261,7 +263,7 @@ impl ObjectStore {
         self.fail_later(method, part, fault, (0, times));
     }
 
-    /// Like [`Self::fail`], but the first `skipped` of these requests succeed.
+    /// Makes requests fail like [`Self::fail`], but the first `skipped` matching requests succeed.
     pub fn fail_later(&self, method: &str, part: &str, fault: Fault, (skipped, times): (u32, u32)) {
         let planned = Planned { method: method.into(), part: part.into(), fault, skipped, times };
         self.lock().faults.push(planned);

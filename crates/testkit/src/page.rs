@@ -81,7 +81,7 @@ pub fn blocks(page: &str) -> Vec<Block> {
 /// Returns the code blocks of the page that only the host `name` runs, in their order on the page.
 ///
 /// # Panics
-/// Panics if there is no such block, or if a block has an unknown word, or no end.
+/// Panics if the page has no such block, or if a block has an unknown word, or no end.
 pub fn blocks_of(page: &str, name: &str) -> Vec<Block> {
     let blocks: Vec<_> = blocks(page).into_iter().filter(|it| it.hosts == [name]).collect();
     assert!(!blocks.is_empty(), "the page has commands for the host {name}");
@@ -200,7 +200,7 @@ impl PageNetwork {
             starts: 0,
             root,
         };
-        // If a command ran before the `chroot`, it would change files in the root directory of this
+        // A command that ran before the `chroot` would change files in the root directory of this
         // machine. So wait until the process has created a file in the new root directory.
         let ready = host.root.join("srv/ready");
         wait_for("the host has its root directory", PATIENCE, || ready.exists().then_some(()));
@@ -258,7 +258,7 @@ impl PageHost {
         command
     }
 
-    /// Runs the shell commands `commands` on the host, and waits until they end.
+    /// Runs the shell commands `commands` on the host, and waits until these commands end.
     ///
     /// # Panics
     /// Panics if the commands run longer than a minute.
@@ -266,7 +266,7 @@ impl PageHost {
         finish(&mut self.shell(commands), PATIENCE)
     }
 
-    /// Starts a command in the background. Its output goes to a log.
+    /// Starts a command in the background. The output of the command goes to a log.
     ///
     /// # Panics
     /// Panics if the command cannot be started.
@@ -306,7 +306,8 @@ impl PageHost {
         self.root.join(format!("{}-{}.log", self.name, self.starts))
     }
 
-    /// Ends the commands that [`Self::start`] has started, and waits until they have ended.
+    /// Sends SIGTERM to the commands that [`Self::start`] has started, and waits until all commands
+    /// have ended.
     ///
     /// # Panics
     /// Panics if a command still runs after a minute.
@@ -325,7 +326,7 @@ impl PageHost {
     /// # Panics
     /// Panics if the search takes longer than a minute.
     pub fn names_of_processes(&self) -> String {
-        // `cat` fails if a process ends meanwhile, and must not end the loop.
+        // `cat` fails if a process ends during the search, but this failure must not end the loop.
         self.run(
             "own=$(readlink /proc/self/ns/net)\n\
              for process in /proc/[0-9]*; do\n\
@@ -397,7 +398,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn first_line_of_a_block_selects_hosts_and_the_way_to_run_it() {
+    fn first_line_of_a_block_names_its_hosts_and_options() {
         let page = "```sh host=a,b background stop\nskep x\n```\ntext\n\
             - item\n  ```sh host=a endless\n  skep y\n  ```\n```\nskep z\n```\n";
         let found = blocks(page);

@@ -10,10 +10,10 @@
 //! - [`Disk::lose_power`] determines immediately which writes the power loss destroys. The
 //!   processes of the host continue to run, but the disk discards their later writes. The test then
 //!   kills these processes, and calls [`Disk::restore`].
-//! - [`Disk::stall`] stops the disk first. From then on the disk completes no request, so no
-//!   process can acknowledge an operation that it must sync first. A test uses this function if
-//!   processes of other hosts continue to run. The test then sends SIGKILL to the processes of the
-//!   host, and then calls [`Disk::lose_power`] and [`Disk::restore`].
+//! - [`Disk::stall`] stops the disk first. After this call the disk completes no request, so no
+//!   process can acknowledge an operation that the process must sync first. A test uses this
+//!   function if processes of other hosts continue to run. The test then sends SIGKILL to the
+//!   processes of the host, and then calls [`Disk::lose_power`] and [`Disk::restore`].
 
 use crate::early_shell::EarlyShell;
 use crate::files;
@@ -39,7 +39,7 @@ pub enum FileSystem {
 }
 
 impl FileSystem {
-    /// Both file systems.
+    /// The two file systems.
     pub const ALL: [Self; 2] = [Self::Xfs, Self::Ext4];
 
     /// Length of a sector in bytes. A power loss can tear a write at the boundary of two sectors.
@@ -168,25 +168,26 @@ impl Disk {
         &self.mount_point
     }
 
-    /// From now on until the next power loss, the disk acknowledges flushes without carrying them
-    /// out. A test calls this function to show that its checks detect the lost data.
+    /// After this call and until the next power loss, the disk acknowledges flushes without
+    /// carrying them out. A test calls this function to show that its checks detect the lost data.
     pub fn ignore_flushes(&mut self) {
         self.command("ignore-flushes");
     }
 
-    /// Makes the disk slow. From now on until the next power loss, each read, write and flush takes
-    /// at least `delay`, one after the other. Fractions of a millisecond do not count.
+    /// Makes the disk slow. After this call and until the next power loss, the disk carries out one
+    /// request at a time, and each read, write and flush takes at least `delay`. Fractions of a
+    /// millisecond do not count.
     pub fn slow_down(&mut self, delay: Duration) {
         self.command(&format!("slow {}", delay.as_millis()));
     }
 
-    /// Stops the disk. From now on, the disk completes no request.
+    /// Stops the disk. After this call, the disk completes no request.
     pub fn stall(&mut self) {
         self.command("stall");
     }
 
     /// Simulates a power loss, and ends a stall. The disk keeps all flushed writes, and a random
-    /// part of the other writes. The disk may be in use. Until [`Self::restore`], it serves
+    /// part of the other writes. The disk may be in use. Until [`Self::restore`], the disk serves
     /// requests and discards all writes.
     pub fn lose_power(&mut self) {
         let losses = self.command(&format!("lose {}", self.file_system.sector()));
@@ -223,7 +224,8 @@ impl Drop for Disk {
             let _result = writeln!(commands, "lose 512");
         }
         clean_up(Command::new("umount").arg("--lazy").arg(&self.mount_point));
-        // The program ends at the end of its input. Until then it completes all requests.
+        // The program ends at the end of its input. Before its end, the program completes all
+        // requests.
         drop(self.commands.take());
         let ended = eventually(PATIENCE, || self.program.try_wait().transpose());
         if ended.is_none() {
@@ -233,8 +235,8 @@ impl Drop for Disk {
     }
 }
 
-/// Lists the mounts below `disk` and the processes that use the disk. Both prevent an unmount of
-/// the disk.
+/// Lists the mounts below `disk` and the processes that use the disk. These mounts and processes
+/// prevent an unmount of the disk.
 fn users(disk: &Path) -> String {
     let mut lines: Vec<_> =
         mounts_below(disk).iter().map(|it| format!("mounted: {}", it.display())).collect();

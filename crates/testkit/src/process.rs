@@ -23,8 +23,8 @@ impl Process {
         self.arguments.get(1).map_or("", String::as_str)
     }
 
-    /// Whether the process or one of its threads still runs. A zombie (an ended process that its
-    /// parent has not reaped) counts as not running.
+    /// Whether the process or one of its threads still runs. A zombie (an ended process whose
+    /// parent has not yet reaped the process) counts as not running.
     pub fn runs(&self) -> bool {
         let alive = pid(self.pid).is_some_and(|pid| test_kill_process(pid).is_ok());
         let arguments = read_arguments(self.pid);
@@ -52,7 +52,7 @@ impl Process {
         }
     }
 
-    /// Kills the process with SIGKILL, and waits until it has exited.
+    /// Kills the process with SIGKILL, and waits until the process has exited.
     ///
     /// # Panics
     /// Panics if the process still runs after 20 seconds.
@@ -62,8 +62,8 @@ impl Process {
     }
 }
 
-/// Suspended processes. Dropping this value resumes them, even if a test fails. Otherwise programs
-/// that wait for these processes would never end.
+/// Suspended processes. Dropping this value resumes the processes, even if a test fails. Without
+/// this step, programs that wait for these processes would never end.
 #[derive(Debug)]
 pub struct Suspended(Vec<Process>);
 
@@ -93,8 +93,8 @@ fn threads(pid: u32) -> usize {
     fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count)
 }
 
-/// Returns the command line of a process. `None` means that the process has no command line,
-/// because it has exited or is a kernel thread.
+/// Returns the command line of a process. Returns `None` if the process has no command line,
+/// because the process has exited or is a kernel thread.
 fn read_arguments(pid: u32) -> Option<Vec<String>> {
     let bytes = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
     let text = String::from_utf8_lossy(&bytes);
@@ -111,8 +111,8 @@ fn names(text: &str, path: &str) -> bool {
     })
 }
 
-/// Returns all processes of the program `skep` that have `directory` or a path below it on their
-/// command line, in ascending order of process ids.
+/// Returns all processes of the program `skep` whose command lines contain `directory` or a path
+/// below this directory, in ascending order of process ids.
 ///
 /// # Panics
 /// Panics if /proc cannot be read.

@@ -65,21 +65,22 @@ fn reader(from: Option<impl Read + Send + 'static>) -> std::thread::JoinHandle<S
     })
 }
 
-/// Runs a command, and waits until it exits.
+/// Runs a command, and waits until its program exits.
 ///
 /// # Panics
-/// Panics if the program cannot be started, or if it still runs after `patience`. In the second
-/// case, kills the program first.
+/// Panics if the program cannot be started, or if the program still runs after `patience`. In the
+/// second case, kills the program before the panic.
 pub fn finish(command: &mut Command, patience: Duration) -> Finished {
     try_finish(command, patience).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// Like [`finish`], but returns an error instead of panicking. Used in destructors. A destructor
-/// must continue after a failed command, and a panic in it would end the whole test program.
+/// Runs a command like [`finish`], but returns an error instead of panicking. Destructors use this
+/// function. A destructor must continue after a failed command, and a panic in a destructor would
+/// end the whole test program.
 ///
 /// # Errors
-/// Returns a description of the failure if the program cannot be started, or if it still runs after
-/// `patience`. In the second case, kills the program first.
+/// Returns a description of the failure if the program cannot be started, or if the program still
+/// runs after `patience`. In the second case, also kills the program.
 pub fn try_finish(command: &mut Command, patience: Duration) -> Result<Finished, String> {
     let line = format!("{command:?}");
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -89,8 +90,8 @@ pub fn try_finish(command: &mut Command, patience: Duration) -> Result<Finished,
     let status = match ended {
         Some((status, _)) => status.map_err(|error| format!("cannot wait for {line}: {error}"))?,
         None => {
-            // Do not join the reader threads. They may never end, because a grandchild process may
-            // have the pipes open.
+            // Do not join the reader threads. These threads may never end, because a grandchild
+            // process may have the pipes open.
             child.kill().ok();
             return Err(format!("{line} still runs after {patience:?}"));
         }

@@ -6,7 +6,8 @@
 //! and then closes the connection, because a TCP connection that loses a reply also loses all later
 //! bytes. Other connections continue.
 //!
-//! The proxy owns the namespace and the connections. It does not change the forwarded bytes.
+//! The proxy creates and removes the namespace and the connections. The proxy does not change the
+//! forwarded bytes.
 
 use crate::program::{clean_up, run};
 use crate::wait::PATIENCE;
@@ -161,15 +162,16 @@ impl Drop for Proxy {
     fn drop(&mut self) {
         self.state.is_ending.store(true, Ordering::Relaxed);
         self.state.set(Aim::Idle);
-        // Wake the threads that accept connections, so that they end. If the namespace does not
-        // exist any more, these threads end together with the process.
+        // Wake the threads that accept connections, so that these threads end. If the namespace
+        // does not exist any more, these threads end together with the process.
         let _woken = self.in_namespace(TcpStream::connect::<SocketAddr>);
         let mut remove = Command::new("ip");
         clean_up(remove.args(["netns", "delete", &self.namespace]));
     }
 }
 
-/// A chosen request whose reply the proxy drops. Dropping this value lets the mount connect again.
+/// A chosen request whose reply the proxy drops. Until a drop of this value, the mount cannot open
+/// new connections.
 #[derive(Debug)]
 pub struct DroppedReply<'a> {
     state: &'a State,
@@ -178,7 +180,7 @@ pub struct DroppedReply<'a> {
 
 impl DroppedReply<'_> {
     /// Waits until the service has executed the request, and the proxy has dropped the reply. The
-    /// mount cannot connect again before [`Self::release`].
+    /// mount cannot open new connections before [`Self::release`].
     ///
     /// # Panics
     /// Panics if the proxy drops no reply within a minute.
@@ -193,7 +195,7 @@ impl DroppedReply<'_> {
         }
     }
 
-    /// Lets the mount connect again.
+    /// Lets the mount open new connections to the services.
     pub fn release(self) {
         drop(self);
     }
@@ -232,8 +234,8 @@ fn accept(listener: &TcpListener, state: &Arc<State>) {
             });
             let is_kept = |frame: &[u8]| !is_chosen_reply(&state, connection, frame);
             if forward(&from_service, &mount, is_kept).is_ok() {
-                // Set this state before the connection is closed. The mount connects again
-                // immediately, and must then wait.
+                // Set this state before the connection is closed. After the close, the mount
+                // immediately opens a new connection, and must then wait.
                 state.set(Aim::Dropped);
             }
             close(&from_service, &mount);

@@ -2,8 +2,8 @@
 
 use skep_types::random::SplitMix64;
 
-/// A random number generator. A test prints its seed when it fails, so that a developer can run the
-/// test again with the same numbers.
+/// A random number generator. A failing test prints its seed, so that a developer can run the test
+/// again with the same numbers.
 #[derive(Debug, Clone)]
 pub struct Random(SplitMix64);
 
@@ -13,8 +13,8 @@ impl Random {
         Self(SplitMix64::new(seed))
     }
 
-    /// Returns the seed of this run: the value of `SKEP_TEST_SEED` if it is set, otherwise the
-    /// current time. The caller must print the seed.
+    /// Returns the seed of this run: the value of `SKEP_TEST_SEED`, or the current time if this
+    /// variable is not set. The caller must print the seed.
     ///
     /// # Panics
     /// Panics if `SKEP_TEST_SEED` is not a number.

@@ -28,15 +28,15 @@ fn read(name: &str) -> Value {
 /// Checks `value` against the schema `name` of a command's output.
 ///
 /// # Panics
-/// Panics if the value does not match the schema, or if there is no schema `name`.
+/// Panics if the value does not match the schema, or if no schema has the name `name`.
 pub fn check(name: &str, value: &Value) {
     let problems = problems(&read(name), value);
     assert_eq!(problems, Vec::<String>::new(), "{name}: {value}");
 }
 
 /// Checks the output of a command with `--output ndjson` against the schema `name`. A list must
-/// have one line for each element. Any other value must have exactly one line. Returns the value
-/// that `--output json` would have printed.
+/// have one line for each element. A value that is not a list must have exactly one line. Returns
+/// the value that `--output json` would have printed.
 ///
 /// # Panics
 /// Panics like [`check`], and if a line is not JSON.

@@ -12,8 +12,8 @@ use std::time::Duration;
 static NEXT: AtomicU32 = AtomicU32::new(1);
 
 /// A new directory. Dropping this value (also during a panic) kills the Skep processes that use the
-/// directory, unmounts all mounts below it, and removes the directory. If the environment variable
-/// `SKEP_TEST_KEEP` is set, the directory is not removed.
+/// directory, unmounts all mounts below the directory, and removes the directory. If the
+/// environment variable `SKEP_TEST_KEEP` is set, the directory is not removed.
 #[derive(Debug)]
 pub struct Scratch(PathBuf);
 
@@ -47,7 +47,7 @@ impl Scratch {
         &self.0
     }
 
-    /// Creates the subdirectory `name` if it does not exist, and returns its path.
+    /// Creates the subdirectory `name` if this subdirectory does not exist, and returns its path.
     ///
     /// # Panics
     /// Panics if the subdirectory cannot be created.
@@ -69,7 +69,7 @@ impl Default for Scratch {
     }
 }
 
-/// Returns all mount points at or below `directory`, the innermost ones first.
+/// Returns all mount points at or below `directory`, the innermost mount points first.
 pub fn mounts_below(directory: &Path) -> Vec<PathBuf> {
     let table = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
     let points = table.lines().filter_map(|line| line.split(' ').nth(1)).map(PathBuf::from);
@@ -78,9 +78,9 @@ pub fn mounts_below(directory: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Kills all Skep processes that use `directory`, and waits until they have ended.
+/// Kills all Skep processes that use `directory`, and waits until these processes have ended.
 pub fn kill_processes(directory: &Path) {
-    // Kill the supervisor first, because it would restart the other processes.
+    // Kill the supervisor first, because the supervisor would restart the other processes.
     let (supervisors, others): (Vec<_>, Vec<_>) =
         process::below(directory).into_iter().partition(|process| process.role() == "up");
     for process in supervisors.iter().chain(&others) {
@@ -93,7 +93,8 @@ pub fn kill_processes(directory: &Path) {
     });
 }
 
-/// Kills all Skep processes that use `directory`, and unmounts all mounts at or below it.
+/// Kills all Skep processes that use `directory`, and unmounts all mounts at or below this
+/// directory.
 pub fn clear(directory: &Path) {
     kill_processes(directory);
     for point in mounts_below(directory) {
@@ -107,8 +108,8 @@ pub fn clear(directory: &Path) {
 fn print_logs(directory: &Path) {
     let Ok(entries) = fs::read_dir(directory) else { return };
     for path in entries.filter_map(|entry| Some(entry.ok()?.path())) {
-        // Skip mount points. A stat of a mount point may block forever, and there are no logs below
-        // it.
+        // Skip mount points. A stat of a mount point may block forever, and no logs are below a
+        // mount point.
         if path.file_name().is_some_and(|it| it.to_string_lossy().starts_with("mnt")) {
             continue;
         }
@@ -131,7 +132,7 @@ fn print_logs(directory: &Path) {
 impl Drop for Scratch {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            // Print the logs before unmounting, because they may be on a mounted disk.
+            // Print the logs before unmounting, because the logs may be on a mounted disk.
             print_logs(&self.0);
         }
         clear(&self.0);

@@ -1,5 +1,5 @@
-//! Hosts that each run an `sshd`, and a host of the administrator that can reach them. Used in
-//! tests of `skep ondemand` and of copies by several hosts.
+//! Hosts that each run an `sshd`, and a host of the administrator that can reach these hosts. Tests
+//! of `skep ondemand` and of copies by several hosts use this module.
 
 use crate::files;
 use crate::page::{PageHost, PageNetwork};
@@ -23,7 +23,7 @@ pub struct SshSite {
 }
 
 impl SshSite {
-    /// Starts the hosts. None of them has an on-demand file system yet.
+    /// Starts the hosts. At the start, no host has an on-demand file system.
     pub fn new(count: usize) -> Self {
         let network = PageNetwork::new();
         let admin = network.host("admin", "10.0.0.99/24");
@@ -63,8 +63,8 @@ impl SshSite {
         finish(&mut self.admin.shell(&line), LONG)
     }
 
-    /// Returns the paths in the directories in which `skep ondemand` creates files. There is one
-    /// text for each host.
+    /// Returns the paths in the directories in which `skep ondemand` creates files. The list
+    /// contains one text for each host.
     pub fn contents(&self) -> Vec<String> {
         let list = |host: &PageHost| {
             host.run("find /var/lib /mnt /etc/skep /run -xdev | sort").expect_success()
@@ -83,9 +83,9 @@ impl SshSite {
     }
 }
 
-/// Kills the processes of Skep on one host whose command lines contain `text`. First waits until
-/// there is such a process. All hosts share the process ids of this machine, so this function
-/// selects processes by their network namespaces.
+/// Kills the processes of Skep on one host whose command lines contain `text`. Before the kill,
+/// waits until such a process runs. All hosts share the process ids of this machine, so this
+/// function selects processes by their network namespaces.
 pub fn kill(host: &PageHost, text: &str) {
     let script = format!(
         "own=$(readlink /proc/self/ns/net)\n\
@@ -102,8 +102,8 @@ pub fn kill(host: &PageHost, text: &str) {
     });
 }
 
-/// An empty directory that all hosts of a test can use. It is in `/dev`, which the hosts share.
-/// Dropping this value removes the directory, even if the test fails.
+/// An empty directory that all hosts of a test can use. This directory is in `/dev`, which the
+/// hosts share. Dropping this value removes the directory, even if the test fails.
 #[derive(Debug)]
 pub struct SharedDirectory(String);
 

@@ -1,8 +1,8 @@
 //! Runs many short tests that share one cluster. The runner prints a line for each test, continues
 //! after failures, and supports the most important arguments of `cargo test` (filters, `--list`).
 //!
-//! Rust's own test harness cannot stop a shared cluster, because it calls no function after the
-//! last test.
+//! Rust's own test harness cannot stop a shared cluster, because that harness calls no function
+//! after the last test.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
@@ -49,8 +49,8 @@ impl Suite {
                 "--list" => suite.list = true,
                 "--exact" => suite.exact = true,
                 "--skip" => suite.skips.extend(arguments.next()),
-                // Ignore these options and their values. Tests run one at a time, and their output
-                // is always shown.
+                // Ignore these options and their values. This runner always runs one test at a
+                // time, and always shows the output of the tests.
                 "--test-threads" | "--color" | "--format" | "--logfile" | "-Z" => {
                     arguments.next();
                 }
@@ -67,9 +67,9 @@ impl Suite {
             && !self.skips.iter().any(|it| name.contains(it.as_str()))
     }
 
-    /// Whether the filters select any of the cases. If they select none, the caller need not start
-    /// a cluster. `place` is the first part of the case names. If the option `--list` is given,
-    /// prints the selected cases and returns false.
+    /// Whether the filters select any of the cases. If the filters select no case, the caller need
+    /// not start a cluster. `place` is the first part of the case names. If the option `--list` is
+    /// given, prints the selected cases and returns false.
     pub fn starts<T: ?Sized>(&self, place: &str, tables: &[&[Case<T>]]) -> bool {
         let names = tables.iter().flat_map(|table| table.iter());
         let mut names = names.map(|case| format!("{place}::{}", case.name));
@@ -100,8 +100,8 @@ impl Suite {
         }
     }
 
-    /// Runs `body`, which belongs to no case, and records a failure if it panics. Used for steps
-    /// such as stopping the cluster.
+    /// Runs `body`, which belongs to no case, and records a failure if `body` panics. Callers use
+    /// this function for steps such as stopping the cluster.
     pub fn check(&mut self, name: &str, body: impl FnOnce()) {
         if !self.list && catch_unwind(AssertUnwindSafe(body)).is_err() {
             println!("test {name} ... FAILED");

@@ -1,9 +1,9 @@
 //! A separate file system for one target of a stopped cluster. A test can cause the failures that
 //! real disks have.
 //!
-//! Owns the image, its loop device and the mount at the target's path. Dropping a [`TargetDisk`]
-//! unmounts the file system. Dropping a [`Frozen`] thaws the file system. The file system is also
-//! thawed if the process of the test is killed.
+//! This module creates and removes the image, its loop device and the mount at the target's path.
+//! Dropping a [`TargetDisk`] unmounts the file system. Dropping a [`Frozen`] thaws the file system.
+//! A kill of the test's process also thaws the file system.
 
 use crate::files;
 use crate::program::{clean_up, finish, run};
@@ -12,8 +12,9 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-/// Size in bytes of the file system. The image is a sparse file, so it occupies little space. The
-/// file system is large, because Skep prefers targets with much free space for new files.
+/// Size in bytes of the file system. The image is a sparse file, so the image occupies little
+/// space. The file system is large, because Skep prefers targets with much free space for new
+/// files.
 const BYTES: u64 = 64 << 30;
 
 /// The file system of a [`TargetDisk`].
@@ -108,8 +109,8 @@ impl TargetDisk {
         let options = match self.kind {
             DiskKind::Ext4 => "loop,errors=remount-ro",
             DiskKind::Xfs => "loop",
-            // Without this option, the kernel would initialise inode tables in the background, and
-            // so use up the space of the device.
+            // Without `noinit_itable`, the kernel would initialise inode tables in the background,
+            // and so use up the space of the device.
             DiskKind::Thin { .. } => "loop,noinit_itable",
         };
         run("mount", ["-o", options, text(&self.image()), text(&self.path)]);
@@ -125,11 +126,11 @@ impl TargetDisk {
         files::write(format!("/sys/fs/ext4/{device}/trigger_fs_error"), "a test\n");
     }
 
-    /// Shuts the file system down. From now on every access fails, as if the device had been
+    /// Shuts the file system down. After this call, every access fails, as if the device had been
     /// removed.
     ///
     /// # Panics
-    /// Panics if the kernel refuses to shut it down.
+    /// Panics if the kernel refuses to shut the file system down.
     pub fn shut_down(&self) {
         run("python3", ["-c", SHUT_DOWN, text(&self.path)]);
     }
@@ -151,11 +152,11 @@ impl TargetDisk {
         run("mount", ["-o", &format!("remount,size={pool_mib}m"), text(&self.pool())]);
     }
 
-    /// Unmounts the file system and mounts it again, as after the repair of a device. No process
-    /// may use the disk during this call.
+    /// Unmounts the file system and then mounts the same file system, as after the repair of a
+    /// device. No process may use the disk during this call.
     ///
-    /// After `umount`, another mount namespace may still contain the mount. Then the failed file
-    /// system stays active, and `mount` would use its loop device again. So this function waits
+    /// After `umount`, another mount namespace may still contain the mount. In that case the failed
+    /// file system stays active, and `mount` would use the old loop device. So this function waits
     /// until no loop device uses the image.
     ///
     /// # Panics
@@ -204,7 +205,7 @@ impl Frozen {
 impl Drop for Frozen {
     fn drop(&mut self) {
         drop(self.shell.stdin.take());
-        // Wait until the shell has ended. The shell ends after it has thawed the file system.
+        // Wait until the shell has ended. The shell thaws the file system before it ends.
         let _ended = self.shell.wait();
     }
 }

@@ -1,7 +1,7 @@
 //! Runs a program on a pseudo-terminal, presses keys, and shows the screen that a user would see.
 //!
-//! The emulation supports only the control sequences that Skep writes, and panics at any other one.
-//! So each test of a screen also finds wrong control sequences.
+//! The emulation supports only the control sequences that Skep writes, and panics at any other
+//! control sequence. So each test of a screen also finds wrong control sequences.
 
 use crate::wait::{PATIENCE, wait_for};
 use rustix::fs::{OFlags, fcntl_setfl};
@@ -29,14 +29,14 @@ const BLANK: Cell = Cell { character: ' ', is_reverse: false };
 pub struct Screen {
     columns: usize,
     lines: Vec<Vec<Cell>>,
-    /// The lines of the main screen while the alternate one is shown.
+    /// The lines of the main screen while the alternate screen is shown.
     main: Option<Vec<Vec<Cell>>>,
     line: usize,
     column: usize,
     is_reverse: bool,
     is_cursor_hidden: bool,
-    /// Whether a character beyond the last column goes to the next line. `false` means that such a
-    /// character replaces the last character of its line.
+    /// Whether the terminal shows a character beyond the last column on the next line. `false`
+    /// means that such a character replaces the last character of its line.
     wraps: bool,
     fits: bool,
     /// Bytes of an incomplete character or control sequence.
@@ -86,13 +86,14 @@ impl Screen {
         self.is_cursor_hidden
     }
 
-    /// Whether all text since the last clearing of the screen was within its lines and columns.
+    /// Whether all text since the last clearing of the screen was within the lines and columns of
+    /// the screen.
     pub fn fits(&self) -> bool {
         self.fits
     }
 
-    /// Changes the size, as the user does with the window of a terminal. Lines below the new size
-    /// and characters beyond it are lost.
+    /// Changes the size of the screen, as a user does with the window of a terminal. The screen
+    /// loses lines below its new last line and characters beyond its new last column.
     pub fn resize(&mut self, columns: usize, lines: usize) {
         self.columns = columns;
         for screen in [Some(&mut self.lines), self.main.as_mut()].into_iter().flatten() {
@@ -169,8 +170,8 @@ impl Screen {
         self.lines.push(vec![BLANK; self.columns]);
     }
 
-    /// Follows the control sequence at the start of `text`, and returns its length. `None` means
-    /// that it is not complete.
+    /// Follows the control sequence at the start of `text`, and returns its length. Returns `None`
+    /// if the control sequence is not complete.
     fn control(&mut self, text: &str) -> Option<usize> {
         let Some(inner) = text.strip_prefix("\x1b[") else {
             assert!(text.len() == 1, "the program wrote an unknown control sequence: {text:?}");
@@ -220,10 +221,11 @@ impl Screen {
 #[derive(Debug)]
 pub struct TerminalProgram {
     child: Child,
-    /// The master side of the pseudo-terminal. The test writes keys to it and reads output from it.
+    /// The master side of the pseudo-terminal. The test writes keys to this side and reads output
+    /// from this side.
     user: OwnedFd,
-    /// The program's side. It stays open here, so that the modes can be read after the program's
-    /// end.
+    /// The program's side. This side stays open here, so that the test can read the modes after the
+    /// program's end.
     terminal: OwnedFd,
     screen: Screen,
     /// The terminal modes (termios) before the program started.
@@ -253,10 +255,10 @@ impl TerminalProgram {
         Self { child, user, terminal, screen, modes }
     }
 
-    /// Types these characters. Special keys are control sequences, as a terminal sends them.
+    /// Types the characters `keys`. Special keys are the control sequences that a terminal sends.
     ///
     /// # Panics
-    /// Panics if the terminal does not accept them immediately.
+    /// Panics if the terminal does not accept the characters immediately.
     pub fn press(&self, keys: &str) {
         let written = rustix::io::write(&self.user, keys.as_bytes());
         assert_eq!(written, Ok(keys.len()), "the terminal accepts {keys:?}");
@@ -290,7 +292,7 @@ impl TerminalProgram {
     /// Waits until the screen is as expected.
     ///
     /// # Panics
-    /// Panics with the screen if this does not happen within a minute.
+    /// Panics with the screen if the wait takes longer than a minute.
     #[track_caller]
     pub fn wait_for_screen(&mut self, what: &str, mut is_expected: impl FnMut(&Screen) -> bool) {
         let deadline = std::time::Instant::now() + PATIENCE;
@@ -304,7 +306,7 @@ impl TerminalProgram {
     /// Waits until the screen contains all of `texts`, and all its text is within the screen.
     ///
     /// # Panics
-    /// Panics with the screen if this does not happen within a minute.
+    /// Panics with the screen if the wait takes longer than a minute.
     #[track_caller]
     pub fn wait_for_texts(&mut self, texts: &[&str]) {
         self.wait_for_screen(&format!("expected {texts:?}"), |screen| {
@@ -325,7 +327,7 @@ impl TerminalProgram {
     /// Waits until the program is stopped, as by Ctrl-Z.
     ///
     /// # Panics
-    /// Panics if this does not happen within a minute.
+    /// Panics if the program is not stopped within a minute.
     pub fn wait_until_stopped(&self) {
         let file = format!("/proc/{}/stat", self.child.id());
         wait_for("the program stops", PATIENCE, || {
@@ -337,7 +339,7 @@ impl TerminalProgram {
     /// Waits until the program ends.
     ///
     /// # Panics
-    /// Panics if it runs longer than a minute.
+    /// Panics if the program runs longer than a minute.
     pub fn wait_for_end(&mut self) -> ExitStatus {
         wait_for("the program ends", PATIENCE, || {
             // Read the output, because a program does not end while its output fills the terminal's

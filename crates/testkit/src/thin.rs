@@ -2,7 +2,8 @@
 //! provisioning. Writes to the page cache succeed, but the later write-back of the pages by the
 //! kernel fails.
 //!
-//! Does not depend on a cluster, so that unit tests of other crates can use it, too.
+//! This module does not depend on a cluster, so that unit tests of other crates can use the module,
+//! too.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -23,7 +24,7 @@ fn succeeds<'a>(program: &str, arguments: impl IntoIterator<Item = &'a OsStr>) -
     Command::new(program).args(arguments).output().is_ok_and(|it| it.status.success())
 }
 
-/// Limits the requests to a loop device to one page. If a pool has space only for the first pages
+/// Limits each request to a loop device to one page. If a pool has space only for the first pages
 /// of a request, the driver reports the whole request as written.
 fn write_single_pages(device: &Path) {
     let name = device.file_name().expect("a device");
@@ -31,8 +32,9 @@ fn write_single_pages(device: &Path) {
     std::fs::write(limit, "4").expect("root may change the limit");
 }
 
-/// Whether the test runs as root, and so may mount file systems. Otherwise this function prints a
-/// line, and the test should pass without a check. As root, a mount that fails must fail the test.
+/// Whether the test runs as root, and so may mount file systems. Without root, this function prints
+/// a line, and the test should pass without a check. As root, a mount that fails must fail the
+/// test.
 pub fn may_mount() -> bool {
     let is_root = rustix::process::geteuid().is_root();
     if !is_root {
@@ -104,7 +106,7 @@ impl ThinDisk {
     }
 
     /// Returns the space of deleted files to the pool, so that new files must allocate space from
-    /// the pool again.
+    /// the pool.
     ///
     /// # Panics
     /// Panics if the file system does not support this.

@@ -19,20 +19,20 @@ const LONGEST_LIST: usize = 1 << 16;
 /// The files and directories of a tree. The paths are relative to the root of the tree.
 pub type Tree = BTreeMap<PathBuf, Node>;
 
-/// Attributes and contents of one file, directory or link.
+/// Attributes and contents of one file, directory or symbolic link.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Node {
     /// File type and permissions.
     pub mode: u32,
     /// User id and group id.
     pub owner: (u32, u32),
-    /// Length of a regular file in bytes. Zero for other kinds, because their length differs
-    /// between file systems.
+    /// Length of a regular file in bytes. Zero for other kinds of entries, because their lengths
+    /// differ between file systems.
     pub len: u64,
     /// Number of hard links.
     pub links: u64,
     /// If an earlier path (in ascending order) refers to the same inode, the first such path.
-    /// Otherwise `None`.
+    /// `None` if no earlier path refers to this inode.
     pub same_as: Option<PathBuf>,
     /// Hash of a regular file's contents. Zero for other kinds.
     pub hash: u64,

@@ -84,7 +84,7 @@ impl EntryInfo {
         on_targets.unwrap_or_else(|| panic!("no component is on storage targets: {:#}", self.0))
     }
 
-    /// Returns for each server the number of the first component's targets on it.
+    /// Returns for each server the number of the first component's targets on that server.
     pub fn allocation(&self) -> Vec<u64> {
         self.first_component().numbers("targets_per_server")
     }
@@ -131,12 +131,12 @@ impl Component {
         targets.map(|target| target["node_name"].text().to_owned()).collect()
     }
 
-    /// Returns for each server the number of the component's targets on it.
+    /// Returns for each server the number of the component's targets on that server.
     pub fn targets_per_server(&self) -> Vec<u64> {
         self.numbers("targets_per_server")
     }
 
-    /// Returns for each failure domain the number of the component's targets in it.
+    /// Returns for each failure domain the number of the component's targets in that domain.
     pub fn targets_per_domain(&self) -> Vec<u64> {
         self.numbers("targets_per_domain")
     }
@@ -147,7 +147,7 @@ impl Component {
 }
 
 impl Cluster {
-    /// Runs `skep` with `arguments` and `--output json`, and returns the list that it prints.
+    /// Runs `skep` with `arguments` and `--output json`, and returns the printed list.
     ///
     /// # Panics
     /// Panics if the program fails or its output is not a JSON list.

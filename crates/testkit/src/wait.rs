@@ -12,14 +12,15 @@ const INTERVAL: Duration = Duration::from_millis(10);
 /// Longest pause between two evaluations of a condition.
 const LONGEST_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Pauses before the next evaluation of a condition, for as long as the last one took. Many
-/// conditions start a program, and would otherwise take processor time from the services.
+/// Pauses before the next evaluation of a condition, for as long as the last evaluation took. Many
+/// conditions start a program, and without the pause these programs would take processor time from
+/// the services.
 fn pause_after(evaluation: Duration) {
     std::thread::sleep(evaluation.clamp(INTERVAL, LONGEST_INTERVAL));
 }
 
-/// Polls `condition` until it returns a value. Returns that value with the elapsed time, or `None`
-/// if the condition returned no value within `patience`.
+/// Polls `condition` until the condition returns a value. Returns that value with the elapsed time,
+/// or `None` if the condition returned no value within `patience`.
 pub fn eventually<T>(
     patience: Duration,
     mut condition: impl FnMut() -> Option<T>,
@@ -37,7 +38,7 @@ pub fn eventually<T>(
     }
 }
 
-/// Polls `condition` until it returns a value, and then returns that value.
+/// Polls `condition` until the condition returns a value, and then returns that value.
 ///
 /// # Panics
 /// Panics if the condition returns no value within `patience`. The message begins with `what`.
@@ -49,11 +50,11 @@ pub fn wait_for<T>(what: &str, patience: Duration, condition: impl FnMut() -> Op
     }
 }
 
-/// Polls `is_seen` until it returns true. A single poll may take any time.
+/// Polls `is_seen` until this function returns true. A single poll may take any time.
 ///
 /// # Panics
-/// Panics if a poll that started later than `within` still returns false. The message begins with
-/// `what`.
+/// Panics if a poll that started more than `within` after the call still returns false. The message
+/// begins with `what`.
 #[track_caller]
 pub fn seen_within(what: &str, within: Duration, is_seen: impl Fn() -> bool) {
     let start = Instant::now();
@@ -67,7 +68,7 @@ pub fn seen_within(what: &str, within: Duration, is_seen: impl Fn() -> bool) {
     }
 }
 
-/// Sets a flag when it is dropped. So the threads that run until this flag is set end even if an
+/// A guard whose drop sets a flag. So the threads that run until this flag is set end even if an
 /// assertion of the test fails.
 #[derive(Debug)]
 pub struct EndGuard<'a>(pub &'a AtomicBool);

@@ -32,11 +32,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
-/// Number of subdirectories of each worker. There are several, so that renames move files to other
-/// directories (and metadata targets).
+/// Number of subdirectories of each worker. A worker has several subdirectories, so that renames
+/// move files to other directories (and metadata targets).
 const DIRECTORIES: usize = 4;
-/// Number of names in each subdirectory. There are few names, so that operations often use the same
-/// name.
+/// Number of names in each subdirectory. A subdirectory has few names, so that operations often use
+/// the same name.
 const NAMES: usize = 12;
 /// Lengths of plain files in bytes: zero, within the inline bytes, and across chunk boundaries. All
 /// bytes of a longer file are on storage, because its first write is larger than the inline bytes.
@@ -64,7 +64,7 @@ fn failed(what: &str, path: &Path) -> impl Fn(io::Error) -> String {
 }
 
 impl Worker {
-    /// Creates the worker's directory below `parent`, and syncs it.
+    /// Creates the worker's directory below `parent`, and syncs this directory.
     ///
     /// # Panics
     /// Panics if a file system call fails.
@@ -77,8 +77,8 @@ impl Worker {
         let mut random = Random::new(seed.wrapping_add(number));
         let log = Log::new(&root, random.number());
         let blocks = Blocks::new(&root, random.number());
-        // Sync these names, because all checks need them and a crash may lose names that were not
-        // synced.
+        // Sync these names, because all checks need these names and a crash may lose names that
+        // were not synced.
         let mut history = History::default();
         for name in std::iter::once(ongoing::LOG.into())
             .chain([ongoing::BLOCKS.into()])
@@ -86,8 +86,8 @@ impl Worker {
         {
             history.fixed(name);
         }
-        // Open each directory, because only `fsync` of a directory makes the names in it durable.
-        // A `syncfs` of a FUSE file system does not reach the mount.
+        // Open each directory, because only `fsync` of a directory makes the names in that
+        // directory durable. A `syncfs` of a FUSE file system does not reach the mount.
         for name in history.all_names() {
             files::sync_all(&files::open(root.join(name)));
         }
@@ -111,7 +111,7 @@ impl Worker {
     }
 
     /// Returns the time of the longest finished operation in microseconds. Other threads may read
-    /// it, and set it to 0.
+    /// this time, and set the time to 0.
     pub fn longest_us(&self) -> Arc<AtomicU64> {
         Arc::clone(&self.longest_us)
     }
@@ -122,7 +122,7 @@ impl Worker {
     }
 
     /// Lets the worker continue in the same directory below `parent`. `parent` belongs to a
-    /// different mount, or to the same mount point after it was mounted again.
+    /// different mount, or to a newer mount at the same mount point.
     ///
     /// # Panics
     /// Panics if the log cannot be opened.
@@ -138,11 +138,11 @@ impl Worker {
         self.log.close();
     }
 
-    /// Runs operations one after another until `stop` is set.
+    /// Runs one operation at a time until `stop` is set.
     ///
     /// # Errors
     /// Returns the error of the first operation that fails. This operation may or may not have
-    /// taken effect, and [`verify`] accepts both.
+    /// taken effect, and [`verify`] accepts either case.
     pub fn run(&mut self, stop: &AtomicBool) -> Outcome {
         while !stop.load(Ordering::Relaxed) {
             let began = Instant::now();
@@ -309,7 +309,7 @@ impl Worker {
     }
 
     /// Reads a random file during the run, and compares it with the written bytes. Panics if a byte
-    /// differs, because there was no crash that could explain this.
+    /// differs, because no crash could explain the difference.
     fn look(&mut self) -> Outcome {
         let Some(name) = self.file() else { return Ok(()) };
         let path = self.root.join(&name);

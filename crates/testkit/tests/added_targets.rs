@@ -1,5 +1,5 @@
-//! Targets that an administrator adds to running services. These targets serve immediately, still
-//! serve after a restart of the service, and can be removed again without a restart.
+//! Targets that an administrator adds to running services. These targets serve immediately, serve
+//! after a restart of the service, too, and can be removed without a restart.
 
 use skep_testkit::cluster::skep;
 use skep_testkit::{Cluster, PATIENCE, Scratch, Shape, files, schema, wait_for};
@@ -59,7 +59,7 @@ fn added_target_serves_without_a_service_restart() {
     assert!(chunks.count() > 0);
     assert_eq!(cluster.processes("storage")[0].pid, storage, "no restart");
 
-    // The service opens the added target again after a crash.
+    // After a crash, the restarted service opens the added target.
     cluster.processes("storage")[0].kill();
     assert_eq!(files::read_to_string(cluster.path().join("wide")), text);
     let restarted = cluster.processes("storage")[0].pid;
@@ -82,7 +82,7 @@ fn added_target_serves_without_a_service_restart() {
     assert_eq!(create_wide(&cluster, "narrow"), 2);
     assert_eq!(cluster.processes("storage")[0].pid, restarted, "no restart");
     assert!(cluster.skep(&["health", "check"]).contains("The cluster is healthy"));
-    // A restarted service does not serve the removed target again.
+    // A restarted service does not serve the removed target.
     cluster.processes("storage")[0].kill();
     files::write(cluster.path().join("narrow"), &text);
     assert_eq!(cluster.target_ids("storage").len(), 2);

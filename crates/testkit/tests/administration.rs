@@ -202,7 +202,7 @@ fn transactions_that_do_not_exist_cannot_be_resolved() {
     }
 }
 
-/// A dead server with two targets counts as one problem. The problem contains the time of the
+/// A dead server with two targets counts as a single problem. The problem contains the time of the
 /// server's last heartbeat.
 ///
 /// Command: skep health check.
@@ -278,7 +278,8 @@ fn evicted_client_loses_its_open_files_and_locks() {
     assert_eq!(fields.map(|field| evicted[0][field].clone()), expected, "{evicted}");
     other.try_lock().expect("the lock is free");
     files::write_all_at(&other, b"ours", 0);
-    // The bytes at the first offset are in metadata, the bytes at the second offset on storage.
+    // The bytes at the first offset are in metadata, and the bytes at the second offset are on
+    // storage.
     for offset in [0, 100_000] {
         let refused = held.write_all_at(b"late", offset).expect_err("the client is evicted");
         assert_eq!(refused.raw_os_error(), Some(EIO), "{refused}");
@@ -297,8 +298,7 @@ fn evicted_client_loses_its_open_files_and_locks() {
     let words = format!("evicted in the last hour: {}", eviction["name"].text());
     assert!(notes.iter().any(|it| it["what"].text().starts_with(&words)), "{health}");
 
-    // The evicted mount joins the cluster again as a new client, without any action of an
-    // administrator.
+    // The evicted mount joins the cluster as a new client, without any action of an administrator.
     let second_id = wait_for("the evicted client joins again", PATIENCE, || {
         Some(client()?["id"].clone()).filter(|id| *id != first)
     });
@@ -342,7 +342,7 @@ fn refusal(cluster: &Cluster, arguments: &[&str]) -> String {
 
 /// Command: skep config list, skep config get, skep config set.
 #[test]
-fn settings_apply_without_a_restart_and_refuse_wrong_values() {
+fn config_set_needs_no_restart_and_refuses_wrong_values() {
     let cluster = Cluster::start(Shape::small());
     let settings = cluster.skep_json(&["config", "list"]);
     let names: Vec<_> = settings.list().iter().map(|it| &it["name"]).collect();

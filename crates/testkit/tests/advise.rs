@@ -1,5 +1,5 @@
-//! `skep advise` on a real cluster. It examines small files, large files in a directory with few
-//! targets, the load of a job, and the Darshan log of a program.
+//! `skep advise` on a real cluster. The command examines small files, large files in a directory
+//! with few targets, the load of a job, and the Darshan log of a program.
 
 use serde_json::Value;
 use skep_testkit::program::finish;
@@ -22,7 +22,7 @@ fn refused(arguments: &[&str]) -> String {
     cluster::skep([&["advise"], arguments].concat()).expect_failure()
 }
 
-/// Returns the advice of a report that must have exactly one piece of advice.
+/// Returns the only piece of advice in a report, and checks that the report has exactly one.
 fn only(report: &Value) -> &Value {
     let advice = report["advice"].as_array().expect("a list");
     assert_eq!(advice.len(), 1, "{report:#}");

@@ -1,5 +1,5 @@
-//! The hosts file that the Ansible collection in `deploy/ansible` makes from an inventory. Ansible
-//! itself is not needed. `cargo xtask external --only ansible` runs the playbooks.
+//! The hosts file that the Ansible collection in `deploy/ansible` makes from an inventory. The test
+//! does not need Ansible itself. `cargo xtask external --only ansible` runs the playbooks.
 
 use serde_json::{Value, json};
 use skep_testkit::PATIENCE;

@@ -1,5 +1,5 @@
 //! Bad input of all kinds. Skep refuses each input with a message that names the input and contains
-//! a hint on how to fix it. The input damages no data.
+//! a hint on how to fix the input. The input damages no data.
 
 use rustix::fs::{CWD, FileType, Mode, OFlags, XattrFlags, mknodat, setxattr};
 use skep_testkit::cluster::{program, skep};
@@ -16,8 +16,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// Time limit of each command. It is shorter than in other tests, because Skep should refuse bad
-/// input immediately.
+/// Time limit of each command. The limit is shorter than in other tests, because Skep should refuse
+/// bad input immediately.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Maximum time until a metadata log has used up its preallocated space, so that the service
 /// notices the full disk.
@@ -73,8 +73,8 @@ fn mount_with_a_token_of_another_cluster_is_refused() {
     check_message(&mount_with(&scratch, &format!("{key}@{address}")), &["cluster"]);
 }
 
-/// As in other file systems, a mount point must be a directory. The mounted file system hides the
-/// contents of this directory.
+/// As in other file systems, a mount point must be a directory, whose contents the mounted file
+/// system hides.
 #[test]
 fn error_names_an_unusable_mount_point() {
     let (mut cluster, scratch) = (Cluster::start(Shape::small()), Scratch::new());
@@ -112,14 +112,14 @@ fn crc32c(bytes: &[u8]) -> u32 {
 }
 
 /// Returns the first frame of a connection. The frame offers the protocol versions `oldest` to
-/// `newest`, and the secret with the id `secret`. The test builds the frame as docs/protocol
-/// describes it, without Skep's own code.
+/// `newest`, and the secret with the id `secret`. The test builds the frame from the description in
+/// docs/protocol, without Skep's own code.
 fn hello(cluster: [u8; 16], oldest: u16, newest: u16, secret: u64) -> Vec<u8> {
     let mut body = cluster.to_vec();
     body.extend(oldest.to_le_bytes());
     body.extend(newest.to_le_bytes());
-    // The next fields state that the sender is a client without an id, and that it connects to the
-    // node itself (target 0) without a channel. The nonce follows.
+    // The next fields state that the sender is a client without an id, and that this client
+    // connects to the node itself (target 0) without a channel. The nonce follows.
     body.extend([4, 0, 0, 0, 0, 0, 0, 0, 0]);
     body.extend([0; 8]);
     body.extend([7; 16]);
@@ -196,8 +196,8 @@ fn error_for_a_port_in_use_names_its_number() {
     let address = taken.local_addr().expect("it has an address").to_string();
     let token = cluster.data().join("management/join-token").display().to_string();
     for role in ["management", "metadata", "storage"] {
-        // Start a second service on the same host. Its settings contain a port that is already in
-        // use.
+        // Start a second service on the same host. The settings of this service contain a port that
+        // is already in use.
         let scratch = Scratch::new();
         let directory = scratch.join("service").display().to_string();
         let target = scratch.join("target").display().to_string();
@@ -221,8 +221,8 @@ fn error_for_a_foreign_target_directory_names_its_path() {
     let own = cluster.data().join("storage-1/t1").display().to_string();
     let second = cluster.data().join("storage-1/t2").display().to_string();
     let foreign = other.data().join("storage-1/t1").display().to_string();
-    // Remove the second target from the command line. Otherwise the service would start and serve
-    // that target.
+    // Remove the second target from the command line. With this argument, the service would start
+    // and serve that target.
     let swap = |with: &str| {
         let with = with.to_owned();
         let (own, second) = (own.clone(), second.clone());
@@ -237,7 +237,7 @@ fn error_for_a_foreign_target_directory_names_its_path() {
     };
     check_message(&start_again(&storage, swap(&foreign)), &[&foreign, "cluster"]);
     // An empty directory may be the mount point of a disk that is not mounted. So the service must
-    // not treat it as an empty target.
+    // not treat such a directory as an empty target.
     let blank = cluster.data().join("blank");
     files::create_dir(&blank);
     let blank = blank.display().to_string();
@@ -246,7 +246,7 @@ fn error_for_a_foreign_target_directory_names_its_path() {
     check_message(&start_again(&storage, swap(&metadata)), &[&metadata, "metadata"]);
     let missing = cluster.data().join("missing").display().to_string();
     check_message(&start_again(&storage, swap(&missing)), &[&missing]);
-    // The cluster can still start afterwards.
+    // After the refused starts, the cluster can still start.
     cluster.up().expect_success();
     cluster.stop();
 }
@@ -308,13 +308,13 @@ fn with_metadata_on(disk: &Path) -> Cluster {
     cluster
 }
 
-/// Fills a disk until it has no free space.
+/// Fills a disk until the disk has no free space.
 fn take_all(path: &Path) {
     let mut file = files::create(path);
     for block in [1 << 20, 4096] {
         let zeros = vec![0; block];
         while file.write_all(&zeros).is_ok() {}
-        // This sync makes the file system release the space that it had reserved for this file. The
+        // This sync makes the file system release the space that it has reserved for this file. The
         // next iteration then uses up that space, too.
         files::sync_all(&file);
     }
@@ -379,8 +379,8 @@ fn full_metadata_target_refuses_only_new_entries() {
     });
     let refused = fs::write(&small, "other bytes").map_err(|error| error.kind());
     assert_eq!(refused, Err(std::io::ErrorKind::StorageFull), "metadata has the bytes of the file");
-    // Other existing files can still be read, overwritten, extended, renamed and removed. This also
-    // holds after the target was killed.
+    // Programs can still read, overwrite, extend, rename and remove other existing files, also
+    // after a kill of the target.
     for (version, first) in [(2, 0), (3, 100)] {
         for number in first..first + 50 {
             files::write(at(number), content(number, version));
@@ -416,10 +416,10 @@ fn full_metadata_target_refuses_only_new_entries() {
     cluster.stop();
 }
 
-/// The service must log each change, even if the change itself needs no space. If the disk has no
-/// space for the log, the service logs a message and waits for space. No acknowledged change is
-/// lost. When the disk has space again, waiting clients continue without a restart of the service.
-/// docs/semantics.md 4.8.
+/// The service must write each change to its log, even if the change itself needs no space. If the
+/// disk has no space for the log, the service logs a message and waits for space. No acknowledged
+/// change is lost. When the disk has space again, waiting clients continue without a restart of the
+/// service. docs/semantics.md 4.8.
 #[test]
 fn metadata_service_without_log_space_waits_and_continues() {
     use std::os::unix::fs::PermissionsExt;
@@ -569,8 +569,8 @@ fn flipped_bit_in_a_chunk_file_fails_reads_and_is_logged() {
         files::sync_all(&file);
     }
     cluster.stop();
-    // Find the chunk files with the bytes of `bad` and `good`. Both files have the same bytes, but
-    // the test damages only one of the chunk files.
+    // Find the chunk files with the bytes of `bad` and `good`. The files `bad` and `good` have the
+    // same bytes, but the test damages only one chunk file.
     let mut found = Vec::new();
     for target in ["t1", "t2"] {
         files_below(&cluster.data().join("storage-1").join(target).join("chunks"), &mut found);

@@ -12,7 +12,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// Time limit for one copy. It is long, because the machine may be busy with other work.
+/// Time limit for one copy. The limit is long, because the machine may be busy with other work.
 const LONG: Duration = Duration::from_secs(300);
 
 /// A process that is killed at the end of the test, even if the test fails.
@@ -29,7 +29,7 @@ fn text(path: &Path) -> String {
     path.display().to_string()
 }
 
-/// Runs `skep copy`, and returns the JSON value that it prints.
+/// Runs `skep copy`, and returns the printed JSON value.
 fn copy(options: &[&str], from: &Path, to: &Path) -> Value {
     let mut command = Command::new(program());
     command.arg("copy").args(options).args([from, to]).args(["--output", "json"]);
@@ -124,7 +124,7 @@ fn killed_copy_continues_with_the_missing_pieces() {
     files::write(source.join("large"), random(bytes));
     let inside = cluster.path().join("inside");
     let running = start(&["--rate", "80MiB", "--threads", "2"], &source, &inside);
-    // The list of pieces consists of a header line, and one byte for each piece. The byte is `1` if
+    // The list of pieces consists of a header line, and a byte for each piece. The byte is `1` if
     // the piece is finished.
     let finished_pieces = || {
         let entries = std::fs::read_dir(&inside).ok()?;
@@ -152,7 +152,7 @@ fn killed_copy_continues_with_the_missing_pieces() {
 }
 
 #[test]
-fn full_destination_ends_the_copy_and_a_later_run_continues() {
+fn full_destination_ends_a_copy_that_the_next_run_continues() {
     let scratch = Scratch::new();
     let source = scratch.directory("source");
     for file in 0..40 {
@@ -199,8 +199,8 @@ fn source_that_changes_during_the_copy_is_reported() {
     assert_eq!(listing(&source), listing(&destination));
 }
 
-/// Users often may enter the directory above their own one, and not list it, as in a `/home` with
-/// the mode 711.
+/// Users often may enter the directory above their own directory, but not list that directory, as
+/// in a `/home` with the mode 711.
 #[test]
 fn source_in_a_directory_without_read_permission_is_copied() {
     const USER: u32 = 23_456;
@@ -223,7 +223,7 @@ fn source_in_a_directory_without_read_permission_is_copied() {
     };
     copy(&own, &to.join("ada")).expect_success();
     assert_eq!(files::read(to.join("ada/file")), b"x");
-    // The error names the directory that cannot be read, and not the one that contains it.
+    // The error names the directory that cannot be read, and not the parent of this directory.
     files::set_permissions(&own, Permissions::from_mode(0o700));
     files::chown(&own, Some(0), Some(0));
     let refusal = copy(&own, &to.join("other")).expect_failure();

@@ -8,11 +8,11 @@ use std::io::Write;
 use std::time::{Duration, Instant};
 
 /// Time limit for the cluster to notice a dead client. Leases last 5 s, and on a busy machine the
-/// cluster notices their end a little later.
+/// cluster notices the end of a lease with a delay.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// docs/semantics.md 3.7. When the writer of a file has died, only the storage targets know how
-/// long the file is.
+/// docs/semantics.md 3.7. After the writer of a file has died, only the storage targets have the
+/// length of the file.
 #[test]
 fn file_size_of_a_dead_writer_is_recovered_after_its_lease() {
     for transport in [Transport::Uring, Transport::Device] {
@@ -53,7 +53,7 @@ fn file_size_of_a_dead_writer_is_recovered_after_its_lease() {
     }
 }
 
-/// docs/semantics.md 1.18 and 4.5. The first file is closed before the client dies.
+/// docs/semantics.md 1.18 and 4.5. The program closes the first file before the client dies.
 #[test]
 fn unlinked_files_of_a_dead_client_are_removed() {
     let mut cluster = Cluster::start(Shape::default());
@@ -97,8 +97,8 @@ fn append(path: &std::path::Path, name: &str, count: usize) -> Vec<String> {
     acknowledged
 }
 
-/// docs/semantics.md 2.9 and 4.5. Appends continue after the metadata service was killed, and after
-/// a client that has the append right has died.
+/// docs/semantics.md 2.9 and 4.5. Appends continue after a kill of the metadata service, and after
+/// the death of a client that has the append right.
 #[test]
 fn appends_of_two_mounts_survive_kills() {
     const COUNT: usize = 400;

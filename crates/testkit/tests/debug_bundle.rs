@@ -14,8 +14,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// Time limit for the start of a cluster, and for a bundle of several hosts. It is long, because
-/// the machine may be busy with other work.
+/// Time limit for the start of a cluster, and for a bundle of several hosts. The limit is long,
+/// because the machine may be busy with other work.
 const LONG: Duration = Duration::from_secs(300);
 
 fn files_below(directory: &Path, found: &mut Vec<PathBuf>) {

@@ -1,15 +1,16 @@
 //! `skep deploy` and clusters without a single point of failure: three management nodes and two
-//! copies of metadata. Such clusters are deployed, and other clusters become such clusters. The
-//! program `deploy` has the tests of other clusters.
+//! copies of metadata. The tests deploy such clusters, and convert other clusters to such clusters.
+//! The program `deploy` has the tests of other clusters.
 
 use serde_json::Value;
 use skep_testkit::deploy_site::{DeploySite, LOAD, MANAGEMENT, client, storage};
 use skep_testkit::{PATIENCE, schema, wait_for};
 use std::time::{Duration, Instant};
 
-/// Number of files in a metadata store that is copied during an upgrade.
+/// Number of files in a metadata store that a group copies during an upgrade.
 const FILES: usize = 10_000;
-/// Time for which an upgrade waits for a copy at the slowest rate. Then the test raises the rate.
+/// Time for which an upgrade waits for a copy at the slowest rate. After this time, the test raises
+/// the rate.
 const WAIT_FOR_COPY: Duration = Duration::from_secs(3);
 
 /// Returns the entry of a host that runs management and serves metadata.
@@ -35,7 +36,8 @@ fn with_role(outcome: &Value, role: &str) -> Vec<String> {
     nodes.map(|node| node["host"].as_str().expect("a name").to_owned()).collect()
 }
 
-/// Returns the names of the hosts whose management node votes, and checks that one of them leads.
+/// Returns the names of the hosts whose management node votes, and checks that one of these nodes
+/// leads.
 fn voters(outcome: &Value) -> Vec<String> {
     let leaders = with_role(outcome, "leader");
     assert_eq!(leaders.len(), 1, "{outcome}");
@@ -100,7 +102,8 @@ fn cluster_continues_without_the_host_of_its_leader() {
         nodes.any(|node| node["role"] == "leader" && node["name"] != leader.as_str()).then_some(())
     });
 
-    // The deployment starts the services again, and then upgrades them while the load goes on.
+    // The deployment restarts the services, and then upgrades the services while the load
+    // continues.
     site.deploy("apply").expect_success();
     site.admin.run("cp /usr/bin/skep ~root/newer; echo >>~root/newer").expect_success();
     let upgraded = outcome(&site, "upgrade --program ~root/newer");
@@ -123,7 +126,7 @@ fn upgrade_during_a_copy(site: &DeploySite) {
     std::thread::scope(|scope| {
         let upgrading =
             scope.spawn(|| site.deploy("upgrade --program ~root/newer 2>~root/progress"));
-        // This step comes immediately before the first wait for copies.
+        // This step of the upgrade comes immediately before the first wait for copies.
         wait_for("the upgrade has found a healthy cluster", PATIENCE, || {
             let progress = site.admin.run("cat ~root/progress").stdout;
             progress.contains("wait until the cluster is healthy").then_some(())
@@ -145,8 +148,9 @@ fn upgrade_during_a_copy(site: &DeploySite) {
     assert!(seconds.is_some_and(|it| it > 2.0), "{first}");
 }
 
-/// While a member of a metadata group gets its copy, the only complete member must not stop. Then
-/// the cluster gets two more management nodes, and one of them moves to another host.
+/// While a member of a metadata group gets its copy, the only complete member must not stop. After
+/// the upgrade, the cluster gets two further management nodes, and one new node moves to another
+/// host.
 ///
 /// Command: skep deploy upgrade, skep deploy apply.
 #[test]
@@ -159,7 +163,7 @@ fn upgrade_waits_until_a_member_has_its_copy() {
     let many =
         format!("for number in $(seq {FILES}); do : >/mnt/skep/$number; done; sync /mnt/skep/1");
     site.host("c1").run(&many).expect_success();
-    // At the slowest rate, the copy does not end before the upgrade waits for it.
+    // At the slowest rate, the copy does not end before the upgrade waits for this copy.
     let settings = "skep config set metadata-copies 2 && skep config set metadata-copy-rate 65536";
     site.host("m1").run(settings).expect_success();
     let second = "[[host]]\nname = \"a2\"\naddress = \"10.0.0.4\"\nroles = [\"metadata\"]\n\
@@ -194,7 +198,7 @@ fn upgrade_waits_until_a_member_has_its_copy() {
     management_grows_and_moves(&mut site, &format!("{base}{second}"));
 }
 
-/// Gives a running cluster with one management node two more nodes, and then moves one of them to
+/// Gives a running cluster with one management node two further nodes, and then moves one node to
 /// the client `c1`. `hosts` describes the hosts `m1`, `s1`, `c1` and `a2`.
 fn management_grows_and_moves(site: &mut DeploySite, hosts: &str) {
     let settings = "copies = 2\n";

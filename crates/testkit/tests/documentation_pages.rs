@@ -1,12 +1,13 @@
 //! Runs the commands on the pages about daily work without changing them, on a host with all
-//! services of a cluster. Also checks that the sources contain the messages on the page about
-//! troubleshooting, and that each page with commands that no test runs is in a list with the
+//! services of a cluster. The tests also check that the sources contain the messages on the page
+//! about troubleshooting. Each page with commands that no test runs must be in a list with the
 //! reason.
 //!
 //! In the test, `systemctl` is a script that starts and ends the services like the shipped systemd
 //! units: as the user `skep`, after root has given the files to this user. So the commands that an
 //! administrator runs as root must work with services that do not run as root. `several_hosts.rs`
-//! runs the commands on the page about several hosts, and `command_pages` those on other pages.
+//! runs the commands on the page about several hosts, and `command_pages` runs the commands on
+//! other pages.
 
 use skep_testkit::page::{PageHost, PageNetwork, blocks_of};
 use skep_testkit::{PATIENCE, files, wait_for};
@@ -163,9 +164,9 @@ fn every_command_of_the_pages_on_daily_work_succeeds() {
     assert_eq!(works("stat -c %U /disk1/skep"), "skep\n");
 }
 
-/// Pages with commands of Skep that no test runs as they are on the page, each with the number of
-/// their code blocks and with the reason. A test that the reason names runs the same commands with
-/// its own values.
+/// Pages with commands of Skep that no test runs unchanged, each with the number of such code
+/// blocks and with the reason. A test that the reason names runs the same commands with its own
+/// values.
 const NOT_RUN: &[(&str, usize, &str)] = &[
     ("administration.md", 4, "the death of a host, a new disk, the removal of a whole cluster"),
     ("backups.md", 2, "a cron script, and lost management nodes; management_nodes.rs"),
@@ -220,7 +221,7 @@ fn each_page_with_commands_that_no_test_runs_has_a_reason() {
     assert_eq!(found, listed, "pages with commands that no test runs, and the list with reasons");
 }
 
-/// Messages that come from the kernel or the C library, so the sources do not contain them.
+/// Messages of the kernel or the C library, which the sources do not contain.
 const OF_THE_SYSTEM: &[&str] = &["Connection refused"];
 
 /// Returns the messages in the first column of the tables on the page, and the texts that a log

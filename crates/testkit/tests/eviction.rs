@@ -30,8 +30,8 @@ fn open(path: &Path) -> File {
 }
 
 /// A program that writes to a file until a write fails, and then reports which of its handles still
-/// work. For a read, it reports the byte. It must be a separate process. A process that has open
-/// files on a suspended mount hangs when it starts another process.
+/// work. For a read, the program reports the byte. The program must be a separate process, because
+/// a process that has open files on a suspended mount hangs when it starts another process.
 const WRITER: &str = r#"
 import errno, os, sys
 def outcome(of):
@@ -99,7 +99,7 @@ fn client_suspended_past_its_lease_overwrites_no_newer_bytes() {
         assert!(writer.wait().expect("our own child").success());
         assert!(files::read(&path) == theirs, "bytes of other clients are unchanged");
 
-        // The resumed mount serves files again, without any action of an administrator.
+        // After it resumes, the mount serves files without any action of an administrator.
         assert!(files::read(first.path().join("file")) == theirs);
         let again = open(&first.path().join("file"));
         files::write_all_at(&again, b"again", 0);
@@ -112,7 +112,7 @@ fn client_suspended_past_its_lease_overwrites_no_newer_bytes() {
     }
 }
 
-/// The opens of a dead client are removed even if no other client uses the files.
+/// Metadata removes the opens of a dead client even if no other client uses the files.
 #[test]
 fn dead_client_and_its_open_files_are_removed_within_a_lease() {
     let mut cluster = Cluster::start(Shape::default());

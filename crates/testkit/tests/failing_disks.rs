@@ -1,6 +1,6 @@
 //! The disk of one storage target fails. Each test simulates one kind of failure. The program gets
-//! the error, `skep health check` names the target, and the other targets serve. After the repair,
-//! the target has all synced bytes.
+//! the error, `skep health check` names the target, and the other targets continue to serve. After
+//! the repair, the target has all synced bytes.
 
 use skep_testkit::target_disk::{DiskKind, TargetDisk};
 use skep_testkit::view::Typed;
@@ -22,9 +22,9 @@ struct Scene {
     disk: TargetDisk,
     /// Id and directory of the target on this disk.
     failing: (u64, PathBuf),
-    /// Id of a target that is on another disk.
+    /// Id of a target on a disk that does not fail.
     other: u64,
-    // This must be the last field, because dropping the cluster removes the mount point of the
+    // The disk must be the last field, because dropping the cluster removes the mount point of the
     // disk.
     cluster: Cluster,
 }
@@ -78,7 +78,7 @@ impl Scene {
         });
     }
 
-    /// Checks that a file on another target can be written, synced and read.
+    /// Checks that the test can write, sync and read a file on another target.
     fn assert_others_serve(&self, other: &File) {
         let more = bytes("more");
         files::write_all_at(other, &more, 0);
@@ -92,7 +92,7 @@ impl Scene {
         files::remove_file(&new);
     }
 
-    /// Kills all processes of the cluster, mounts the disk again as after a repair, and starts the
+    /// Kills all processes of the cluster, remounts the disk as after a repair, and starts the
     /// cluster.
     fn repair(&self) {
         self.cluster.kill_processes();

@@ -1,5 +1,5 @@
 //! One target of a service fails. The other targets serve, and no part of the cluster treats the
-//! failed target as healthy. After its repair, the target serves again, without any action of an
+//! failed target as healthy. After its repair, the target serves without any action of an
 //! administrator.
 
 use serde_json::Value;
@@ -79,8 +79,8 @@ impl FailedDisk {
         other.path().join(path.strip_prefix(self.cluster.path()).expect("below"))
     }
 
-    /// Kills the cluster, and then unmounts the file system of the target. The order matters,
-    /// because the storage service uses this file system.
+    /// Kills the cluster, and then unmounts the file system of the target. The kill must come
+    /// first, because the storage service uses this file system.
     fn end(self) {
         self.cluster.kill_all();
         drop(self.disk);
@@ -105,7 +105,8 @@ fn targets_serve_while_another_target_cannot_be_opened() {
     let mut damaged = intact.clone();
     damaged[20] ^= 1;
     files::write(&identity, &damaged);
-    // The service starts with its two other targets, and new files are placed on these targets.
+    // The service starts with its two other targets, and metadata places new files on these
+    // targets.
     cluster.up().expect_success();
     let problem = wait_for_condition(&cluster, &path, "Down");
     assert!(problem.contains("skep-identity"), "{problem}");
@@ -128,7 +129,7 @@ fn targets_serve_while_another_target_cannot_be_opened() {
 #[test]
 fn target_with_a_failed_disk_is_reported_and_gets_no_files() {
     let mut site = FailedDisk::begin();
-    // Programs get errors if they write to the failed disk. Writes to other targets succeed.
+    // Writes to the failed disk return errors to the programs. Writes to other targets succeed.
     let (mut failed, mut written) = (0, 0);
     for path in &site.before {
         let file = files::open_with(std::fs::OpenOptions::new().write(true), path);
@@ -142,8 +143,8 @@ fn target_with_a_failed_disk_is_reported_and_gets_no_files() {
     assert!(problem.contains("ead-only"), "{problem}");
     let health = site.cluster.try_skep(&["health", "check"]);
     assert!(!health.status.success() && health.stdout.contains("refuses writes"));
-    // When the mount has received a cluster map with the target's new condition, it places new
-    // files on other targets.
+    // After the mount has received a cluster map with the target's new condition, the mount places
+    // new files on other targets.
     let during = wait_for("new files avoid the target", PATIENCE, || {
         let directory = site.cluster.path().join("probe");
         let _old = std::fs::remove_dir_all(&directory);
@@ -164,7 +165,7 @@ fn target_with_a_failed_disk_is_reported_and_gets_no_files() {
 
 /// docs/semantics.md 4.8; skep client files, skep target files. Regression test: if the disk
 /// refused the truncation of an open, the file counted as open until the unmount, and `skep target
-/// files` listed it without a path.
+/// files` listed the file without a path.
 #[test]
 fn failed_open_on_a_failed_disk_leaves_no_file_open() {
     let mut site = FailedDisk::begin();
@@ -173,7 +174,7 @@ fn failed_open_on_a_failed_disk_leaves_no_file_open() {
         site.before.iter().filter(|path| std::fs::File::create(path).is_err()).collect();
     let (failed, all) = (refused.len(), site.before.len());
     assert!(failed > 0 && failed < all, "{failed} of {all} opens failed");
-    // The mount closes the other files some milliseconds later.
+    // The mount closes the other files some milliseconds after the program has closed them.
     wait_for("no file is open", PATIENCE, || {
         site.cluster.skep_list(&["client", "files"]).is_empty().then_some(())
     });

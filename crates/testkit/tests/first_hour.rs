@@ -1,6 +1,6 @@
 //! Mistakes that an administrator may make with services and mounts in the first hour. Skep refuses
-//! or reports each of them with its reason. `docs/tests/first-hour.md` lists all such mistakes,
-//! with the tests that cover the mistakes that are not in this file.
+//! or reports each such mistake with its reason. `docs/tests/first-hour.md` lists all such
+//! mistakes, and names the tests of the mistakes that this file does not cover.
 
 use skep_testkit::page::{PageHost, PageNetwork};
 use skep_testkit::{Cluster, PATIENCE, Shape, cluster, files, wait_for};
@@ -10,7 +10,7 @@ use std::process::Command;
 const README: &str = include_str!("../../../README.md");
 /// A recorded session with commands of the README.
 const SESSION: &str = include_str!("../../../docs/operations/images/first-session.txt");
-/// The image of the session in the README. `tools/terminal-svg.py` draws it.
+/// The image of the session in the README. `tools/terminal-svg.py` draws this image.
 const SESSION_IMAGE: &str = include_str!("../../../docs/operations/images/first-session.svg");
 const STORAGE: &str = "skep storage --directory /srv/storage --target /disk1/skep";
 
@@ -23,7 +23,7 @@ fn start(host: &mut PageHost, command: &str, words: &str) -> String {
     })
 }
 
-/// Case: D4. If a target is not in the settings any more, it gets no new files. The log and `skep
+/// Case: D4. A target that the settings do not name any more gets no new files. The log and `skep
 /// health check` name the target and the remedy.
 ///
 /// Command: skep storage, skep health check.
@@ -79,13 +79,13 @@ fn unknown_log_level_of_a_mount_is_refused() {
 
 /// Case: D36.
 #[test]
-fn unknown_command_is_refused_with_a_similar_one() {
+fn refusal_of_an_unknown_command_names_a_similar_command() {
     let refused = cluster::skep(["status"]).expect_failure();
     assert!(refused.contains("try `skep health check`"), "{refused}");
 }
 
-/// Case: D23. The error message of `skep down` names the mount that a program uses, and how to find
-/// the program.
+/// Case: D23. The error message of `skep down` names the mount that a program uses, and a command
+/// that finds this program.
 ///
 /// Command: skep down.
 #[test]
@@ -114,7 +114,7 @@ fn without_values(line: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// Case: D17. All commands in the README succeed if a user types them in their order.
+/// Case: D17. All commands in the README succeed if a user types these commands in their order.
 #[test]
 fn every_command_of_the_readme_succeeds() {
     let network = PageNetwork::new();

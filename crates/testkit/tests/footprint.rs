@@ -3,8 +3,8 @@
 use skep_testkit::files;
 use skep_testkit::{Cluster, Shape};
 
-/// Number of files that the test writes before it measures. The bytes of every second file are in
-/// metadata, and the bytes of the other files are on storage.
+/// Number of files that the test writes before the measurement. The bytes of every second file are
+/// in metadata, and the bytes of the other files are on storage.
 const FILES: u32 = 500;
 
 /// Command: skep management, skep metadata, skep storage, skep monitor, skep mount.

@@ -1,6 +1,6 @@
-//! Processes that do not belong to the cluster. One process listens on the port of a dead service.
-//! Other processes open thousands of connections and send no bytes. Users of a server's host try to
-//! read the server's data.
+//! Processes that do not belong to the cluster. A foreign process listens on the port of a dead
+//! service. Other processes open thousands of connections and send no bytes. Users of a server's
+//! host try to read the server's data.
 
 use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
 use skep_testkit::{Cluster, PATIENCE, Shape, files, wait_for};
@@ -32,7 +32,7 @@ fn crc32c(bytes: &[u8]) -> u32 {
     !crc
 }
 
-/// Returns an error reply to `Hello`, as `docs/protocol/frame.md` describes it.
+/// Returns an error reply to `Hello` in the form of `docs/protocol/frame.md`.
 fn refusal(status: u16) -> Vec<u8> {
     let text = b"forged\nline";
     let mut body = (text.len() as u32).to_le_bytes().to_vec();
@@ -62,8 +62,8 @@ fn read_hello(stream: &mut TcpStream) -> std::io::Result<()> {
     stream.read_exact(&mut vec![0; len as usize])
 }
 
-/// A process that listens at the address of a dead service. It replies to each `Hello` with an
-/// error, and uses all error codes one after another.
+/// A process that listens at the address of a dead service. This process replies to each `Hello`
+/// with an error, and uses each error code in turn.
 struct Stranger {
     address: String,
     stop: Arc<AtomicBool>,
@@ -87,8 +87,8 @@ impl Stranger {
                     // Ignore errors, because the mount may have closed the connection.
                     let _ = stream.write_all(&refusal(status as u16));
                     count.fetch_add(1, Ordering::AcqRel);
-                    // Read until the mount has sent all its bytes. If the connection were closed
-                    // while bytes arrive, the reply could be lost.
+                    // Read until the mount has sent all its bytes. A close of the connection while
+                    // bytes arrive could lose the reply.
                     let _ = stream.read(&mut [0]);
                 }
             }
@@ -144,8 +144,8 @@ fn mount_waits_while_a_foreign_process_has_a_services_port() {
     assert!(log.lines().count() < 50, "the log has few lines: {log}");
 }
 
-/// Regression test: 3,000 connections without any bytes cost 200 MiB of memory, and one log line
-/// each.
+/// Regression test: 3,000 connections without any bytes cost 200 MiB of memory, and each connection
+/// cost a log line.
 #[test]
 fn silent_connections_cost_little_and_block_no_mount() {
     const STRANGERS: usize = 3000;
@@ -204,7 +204,7 @@ fn other_users_cannot_read_data_of_services() {
     assert!(!cluster.chunk_files().is_empty());
     let found = open_to_others(cluster.data());
     assert!(found.is_empty(), "{found:#?}");
-    // An older version created directories that other users could read. When a service starts, it
+    // An older version created directories that other users could read. At its start, a service
     // removes these permissions.
     cluster.stop();
     let target = cluster.data().join("storage-1");

@@ -6,7 +6,7 @@ use skep_testkit::schema::check;
 use skep_testkit::{PATIENCE, Scratch, cluster, wait_for};
 use std::process::{Child, Command, Stdio};
 
-/// Services that the test starts without `skep up`. Dropping this value ends them.
+/// Services that the test starts without `skep up`. Dropping this value ends the services.
 #[derive(Default)]
 struct Services(Vec<Child>);
 
@@ -33,7 +33,7 @@ fn parse(text: &str) -> Value {
 
 /// If the setting `metadata-copies` is above 1, management does not create a group for a new
 /// metadata target. The target registers and its service becomes ready, but the target serves only
-/// after it has become the primary of a group.
+/// when it is the primary of a group.
 ///
 /// Command: skep group create.
 #[test]
@@ -83,7 +83,7 @@ fn metadata_target_serves_only_as_a_member_of_a_group() {
 
     let created = parse(&ask(&["group", "create", &id]).expect_success());
     check("group-create", &created);
-    // A repetition of the command has no further effect, and reports this.
+    // A repetition of the command has no further effect, and its output states this fact.
     let again = parse(&ask(&["group", "create", &id]).expect_success());
     check("group-create", &again);
     for field in ["id", "target", "targets", "map_version"] {

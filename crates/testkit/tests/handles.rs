@@ -8,7 +8,7 @@ use std::path::Path;
 use std::time::Duration;
 
 /// A program that prints the handle of a path, or opens a handle and prints its path and the text
-/// of its file. It is written in Python, because Rust's standard library has neither of the two
+/// of its file. The program is in Python, because Rust's standard library does not have these two
 /// calls.
 const SCRIPT: &str = r#"
 import ctypes, errno, os, sys
@@ -77,7 +77,7 @@ fn file_handle_opens_its_inode_until_the_inode_is_removed() {
         assert_eq!(open(&root, &removed[0]), "gone");
         files::remove_dir(&gone);
         files::remove_file(root.join("removed"));
-        // After the file has been moved, its handle still refers to it.
+        // After a move of the file, the handle still refers to this file.
         files::rename(root.join("directory-0/inner"), root.join("directory-1/moved"));
         expected[0].1 = "directory-1/moved".to_owned();
         let check = |mount: &Path| {
@@ -117,7 +117,7 @@ fn handles_of_unlinked_files_are_valid_while_the_file_is_open() {
             assert_eq!(open(mount, &leads_to), "text of it", "{}", mount.display());
         }
         // Wait, because the kernel sends the last close asynchronously. Until the attribute
-        // timeout, it may also use cached attributes of the inode.
+        // timeout, the kernel may also use cached attributes of the inode.
         let is_gone = |mount: &Path| {
             wait_for("the handle is invalid", Duration::from_secs(30), || {
                 (open(mount, &leads_to) == "ESTALE").then_some(())

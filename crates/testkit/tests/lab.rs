@@ -12,8 +12,8 @@ use std::fs;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// Time limit of a command. It is longer than in other tests, because a lab starts a whole cluster
-/// in network namespaces with limited rates.
+/// Time limit of a command. The limit is longer than in other tests, because a lab starts a whole
+/// cluster in network namespaces with limited rates.
 const PATIENCE: Duration = Duration::from_secs(240);
 const NOTHING: Vec<String> = Vec::new();
 /// Rates of a client's link and of a target in bytes per second, as in [`RATES`].
@@ -186,7 +186,7 @@ fn lab_down_removes_the_remains_of_a_killed_lab() {
     lab.call("down", &[]).expect_success();
     shell.wait().expect("our own child");
     assert_eq!(lab.remains(), NOTHING);
-    // A new lab can use the same name. `skep lab down` removes it even if the state file is
+    // A new lab can use the same name. `skep lab down` removes this lab even if the state file is
     // missing.
     lab.call("up", &SHAPE).expect_success();
     files::remove_file(lab.directory().join("lab.json"));
@@ -194,8 +194,8 @@ fn lab_down_removes_the_remains_of_a_killed_lab() {
     assert_eq!(lab.remains(), NOTHING);
 }
 
-/// Returns the number of processes in the state file of a lab. `None` means that there is no state
-/// file.
+/// Returns the number of processes in the state file of a lab. Returns `None` if the lab has no
+/// state file.
 fn noted_processes(lab: &Lab) -> Option<usize> {
     let text = fs::read(lab.directory().join("lab.json")).ok()?;
     let state: Value = serde_json::from_slice(&text).expect("the state file is always complete");
@@ -378,7 +378,8 @@ fn benchmarks_run_on_the_hosts_of_a_lab_and_drop_caches() {
         for phase in phases {
             assert_eq!(phase["caches_dropped"], true, "{phase}");
         }
-        // Other programs may drop caches, too. So a counter may grow by more than the test expects.
+        // Other programs may drop caches, too. So a counter may grow by more than the test itself
+        // causes.
         for (before, after) in before.into_iter().zip(cache_drops()) {
             assert!(after - before >= phases.len() as u64, "{before} {after}: {value}");
         }
@@ -416,7 +417,7 @@ fn hog(seconds: u32) -> String {
     let loops = text.lines().filter(is_processor).count() * 4;
     // `skep lab` does not count processes with a positive nice value as load. So these processes
     // get a negative nice value. If the kernel has autogroups, the autogroup of these processes
-    // gets this nice value, too.
+    // also gets this nice value.
     let endless = format!("timeout {seconds} nice -n -19 sh -c \"while :; do :; done\"");
     format!(
         "for i in $(seq {loops}); do setsid sh -c 'echo -19 >/proc/$$/autogroup; {endless}' \

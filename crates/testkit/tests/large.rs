@@ -1,8 +1,8 @@
 //! Large files and directories: a file of 4 GiB, a directory with 70,000 files, and a sparse file
 //! of 64 GiB. In `cargo xtask external --only large`, the directory has 200,000 files.
 //!
-//! Each test has its own cluster. A test creates files through one mount, and reads them through a
-//! second mount. The first mount uses FUSE over io_uring, the second uses `/dev/fuse`.
+//! Each test has its own cluster. A test creates files through one mount, and reads these files
+//! through a second mount. The first mount uses FUSE over io_uring, the second uses `/dev/fuse`.
 
 use skep_testkit::files;
 use skep_testkit::{Cluster, Random, Shape, Transport};
@@ -51,7 +51,7 @@ impl Timer {
     }
 }
 
-/// Returns the number of files in a directory. Their names have numbers below `end`.
+/// Returns the number of files in a directory. The names of these files have numbers below `end`.
 fn count(directory: &Path, end: usize) -> usize {
     let mut seen = vec![false; end];
     for entry in files::read_dir(directory) {

@@ -99,7 +99,7 @@ fn keys_sort_rows_pause_updates_and_change_the_grouping() {
     shown.press("x");
     shown.wait_for_texts(&["by user"]);
     // On a narrow terminal, the view omits the least important columns. On a terminal with few
-    // lines, it omits rows.
+    // lines, the view omits rows.
     shown.press("3");
     shown.resize(40, 9);
     shown.wait_for_screen("the screen has the new size", |screen| {
@@ -168,7 +168,7 @@ fn suspended_live_view_restores_the_terminal_until_it_resumes() {
     shown.check_restored();
 }
 
-/// If an option is invalid, the command ends with an error before it changes the terminal.
+/// For an invalid option, the command ends with an error before it changes the terminal.
 #[test]
 fn wrong_options_leave_the_terminal_unchanged() {
     let cluster = Cluster::start(Shape::small());
@@ -199,8 +199,8 @@ fn live_view_of_a_mount_follows_keys_even_if_the_mount_hangs() {
     let arguments = ["stats", "--by", "operation", "--interval", "200ms", "--mount", mount];
     let mut shown = TerminalProgram::start(&cluster::program(), &arguments, 80, 24);
     shown.wait_for_texts(&["cluster  by operation", "? help"]);
-    // The mount counts requests only while the command asks for its counters. So write again before
-    // each look at the screen.
+    // The mount counts requests only while the command asks for its counters. So write to the file
+    // before each look at the screen.
     let writes = |screen: &Screen, word: &str| {
         fs::write(&file, vec![1; 1 << 20]).expect("the file is written");
         screen.text().contains(word)
@@ -219,7 +219,7 @@ fn live_view_of_a_mount_follows_keys_even_if_the_mount_hangs() {
     shown.press("q");
     shown.wait_for_screen("the view is closed", |screen| !screen.is_alternate());
     shown.check_restored();
-    // The program cannot exit until the suspended mount replies to the request that it has
+    // The program cannot exit until the suspended mount replies to the request that this mount has
     // received.
     hung.signal(Signal::CONT);
     assert!(shown.wait_for_end().success());

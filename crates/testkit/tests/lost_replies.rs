@@ -1,7 +1,7 @@
 //! Operations whose reply is lost together with the connection, while other programs use the same
 //! mount. Each operation must take effect exactly once.
 //!
-//! After the target has executed the request and before the mount retries it, another mount makes a
+//! Between the first execution of the request and the retry by the mount, another mount makes a
 //! change. A second execution of the request would destroy this change.
 
 use skep_testkit::files;
@@ -57,8 +57,8 @@ impl Scene {
         self.cluster.path().join(name)
     }
 
-    /// Runs `operation` on a separate thread, and drops the reply to its request. Then runs
-    /// `meanwhile`, and after that lets the mount retry the request. Returns the result of the
+    /// Runs `operation` on a separate thread, and drops the reply to its request. After the drop,
+    /// runs `meanwhile`, and then lets the mount retry the request. Returns the result of the
     /// operation.
     fn lose<T: Send + 'static>(
         &self,
@@ -207,8 +207,8 @@ fn retried_append_is_written_once() {
     scene.end();
 }
 
-/// Appends lines to a file by both mounts in turn. The replies to the requests of one mount are
-/// lost. `expected` is the content of the file before.
+/// Appends lines to a file by both mounts in turn. The network loses the replies to the requests of
+/// one mount. `expected` is the content of the file before the call.
 fn append_without_replies(scene: &Scene, name: &str, mut expected: Vec<u8>, message: Message) {
     let append =
         |path: PathBuf| files::open_with(OpenOptions::new().append(true).create(true), path);

@@ -29,8 +29,8 @@ fn listing_directory(cluster: &Cluster, id: &str) -> PathBuf {
 }
 
 /// A pattern that lists the lost target `id` leaves no place for new files. Checks that three texts
-/// explain this: the log of the mount, the output of `skep entry info`, and `healthy`, which is the
-/// output of `skep health check`.
+/// explain this fact: the log of the mount, the output of `skep entry info`, and `healthy`, which
+/// is the output of `skep health check`.
 fn check_listing_directory(cluster: &Cluster, listing: &Path, id: &str, healthy: &str) {
     let refused = std::fs::write(listing.join("new"), "x").expect_err("the target is lost");
     assert_eq!(refused.kind(), std::io::ErrorKind::StorageFull, "{refused}");
@@ -59,7 +59,7 @@ fn check_lost_group(cluster: &Cluster, target: &serde_json::Value) {
 }
 
 /// Checks the list of files that lose bytes if a target is lost. The file `/wide` has bytes on this
-/// target. One other file lists the target in its pattern, but has no bytes there.
+/// target. Another file lists the target in its pattern, but has no bytes on this target.
 fn check_loss(cluster: &Cluster, id: &str) {
     let loss = cluster.skep_json(&["target", "remove", "--lost", id]);
     check("target-remove-lost", &loss);
@@ -134,13 +134,13 @@ fn reads_of_a_target_marked_as_lost_fail_immediately() {
     reader.arg(second.path().join("wide")).stdout(Stdio::null()).stderr(Stdio::piped());
     let mut reader = reader.spawn().expect("cat can be started");
 
-    // Without the confirmation option, the command does not mark the target as lost.
+    // Without the confirmation option, `skep target remove` does not mark the target as lost.
     let refused = |arguments: &[&str]| {
         let arguments = [&["target", "remove", "--lost"], arguments].concat();
         cluster.try_skep(&arguments).expect_failure()
     };
     wait_for("the other target is served again", PATIENCE, || {
-        // The command lists the affected files, although it refuses to mark the target as lost.
+        // The refused command still lists the affected files.
         let tried = cluster.try_skep(&["target", "remove", "--lost", &served]);
         tried.stdout.contains("serves it").then_some(())
     });
@@ -170,8 +170,8 @@ fn reads_of_a_target_marked_as_lost_fail_immediately() {
     assert_eq!(state("condition").as_deref(), Some("Lost"));
     check_lost_group(&cluster, &storage[1]["id"]);
 
-    // The directory of the lost target is back. The target still refuses requests, and `skep health
-    // check` reports the directory.
+    // At this point, the directory of the lost target exists again. The target still refuses
+    // requests, and `skep health check` reports the directory.
     files::rename(directory.with_extension("gone"), directory);
     cluster.processes("storage").iter().for_each(|process| process.kill());
     let health = wait_for("the directory is reported", PATIENCE, || {

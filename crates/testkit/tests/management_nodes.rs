@@ -18,7 +18,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// Time limit for the election of a new leader and the publication of its first cluster map. If no
-/// other program uses the machine, both together take 1 to 2 s.
+/// other program uses the machine, the election and the publication together take 1 to 2 s.
 const FAIL_OVER: Duration = Duration::from_secs(3);
 
 fn start(nodes: usize) -> Cluster {
@@ -60,7 +60,8 @@ fn process_in(cluster: &Cluster, directory: &Path) -> Process {
     found.expect("the node runs")
 }
 
-/// Tries to change a setting until the change succeeds. Returns the time until it succeeded.
+/// Tries to change a setting until the change succeeds. Returns the time until the successful
+/// change.
 fn change_setting(cluster: &Cluster, value: u64) -> Duration {
     let begun = Instant::now();
     let value = format!("{value}ms");
@@ -105,8 +106,8 @@ impl Load {
         Self { stop, longest, thread }
     }
 
-    /// Ends the thread, and checks that it got no error. Returns the duration of its longest
-    /// operation.
+    /// Ends the thread, and checks that the thread got no error. Returns the duration of its
+    /// longest operation.
     fn end(self) -> Duration {
         self.stop.store(true, Ordering::Relaxed);
         let count = self.thread.join().expect("no operation failed");
@@ -115,8 +116,8 @@ impl Load {
     }
 }
 
-/// A suspended supervisor. While it is suspended, it restarts no process. Dropping this value
-/// resumes the supervisor.
+/// A suspended supervisor. While the supervisor is suspended, it restarts no process. Dropping this
+/// value resumes the supervisor.
 struct WithoutSupervisor(Process);
 
 impl WithoutSupervisor {
@@ -186,8 +187,8 @@ fn suspended_leader_returns_as_a_follower() {
     process.signal(Signal::STOP);
     let pause = change_setting(&cluster, 800);
     println!("a change was acknowledged {pause:?} after the leader was stopped");
-    // The suspended leader does not reply. A command notices this up to 300 ms later than a refused
-    // connection.
+    // The suspended leader does not reply. A command needs up to 300 ms more to detect a missing
+    // reply than to detect a refused connection.
     assert!(pause < FAIL_OVER + Duration::from_secs(1), "{pause:?}");
     process.signal(Signal::CONT);
     let after = wait_for_all(&cluster, 3);
@@ -218,7 +219,7 @@ fn killed_follower_returns_and_catches_up() {
     cluster.stop();
 }
 
-/// Starts a thread that changes a setting again and again.
+/// Starts a thread that changes a setting repeatedly.
 fn changes(cluster: &Cluster, stop: &Arc<AtomicBool>) -> JoinHandle<u64> {
     let (data, stop) = (cluster.data().display().to_string(), Arc::clone(stop));
     std::thread::spawn(move || {
@@ -234,8 +235,8 @@ fn changes(cluster: &Cluster, stop: &Arc<AtomicBool>) -> JoinHandle<u64> {
     })
 }
 
-/// Without a leader, the command still checks the other services. It uses the newest cluster map
-/// that is stored on its host.
+/// Without a leader, the command still checks the other services, by the newest cluster map that is
+/// stored on its host.
 ///
 /// Command: skep health check.
 #[test]
@@ -265,7 +266,7 @@ fn management_nodes_change_from_1_to_3_to_5_to_3_under_load() {
     let load = Load::start(cluster.path());
     let stop = Arc::new(AtomicBool::new(false));
     let changing = changes(&cluster, &stop);
-    // Add more management nodes, which the test starts without `skep up`.
+    // Add further management nodes, which the test starts without `skep up`.
     let mut further = Vec::new();
     for (number, voters) in (2..=5).zip(2..) {
         let directory = cluster.data().join(format!("further-{number}"));

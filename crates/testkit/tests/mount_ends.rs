@@ -16,11 +16,11 @@ use std::time::Duration;
 
 /// Time limit for `umount` while no server accepts connections.
 const UMOUNT_PATIENCE: Duration = Duration::from_secs(10);
-/// Time limit for `umount` if servers accept requests but never reply. It is longer, because each
-/// request must time out.
+/// Time limit for `umount` if servers accept requests but never reply. This limit is longer than
+/// `umount`'s limit without servers, because each request must time out.
 const SILENT_PATIENCE: Duration = Duration::from_secs(20);
-/// Roles, in the order in which a test kills their processes. The supervisor is killed first,
-/// because it would restart the other processes.
+/// Roles, in the order in which a test kills their processes. The test kills the supervisor first,
+/// because the supervisor would restart the other processes.
 const SERVICES: [&str; 4] = ["up", "management", "metadata", "storage"];
 
 fn small() -> Cluster {
@@ -84,8 +84,8 @@ fn umount_ends_mounts_while_the_cluster_is_stopped() {
             cluster.processes(role).iter().for_each(Process::kill);
         }
         finish(Command::new("umount").arg(&ways[0]), UMOUNT_PATIENCE).expect_success();
-        // `skep umount` also waits until the mount process has exited. This process first tries to
-        // reach the servers.
+        // `skep umount` also waits until the mount process has exited. The mount process tries to
+        // reach the servers before it exits.
         let printed =
             finish(Command::new(cluster::program()).arg("umount").arg(&ways[1]), PATIENCE)
                 .expect_failure();
@@ -144,8 +144,8 @@ fn umount_names_a_bind_mount_that_keeps_the_file_system_in_use() {
     cluster.stop();
 }
 
-/// A program that locks a whole file and prints when it has the lock. It releases the lock at the
-/// end of its input.
+/// A program that locks a whole file and prints a line after it has locked the file. The program
+/// releases the lock at the end of its input.
 const LOCKER: &str = "
 import fcntl, sys
 with open(sys.argv[1], 'r+') as file:
@@ -249,8 +249,8 @@ fn forced_umount_ends_a_killed_program_with_dirty_pages() {
         wait_for("the killed program waits in the kernel", PATIENCE, || {
             (state(mapper.id()) == Some('D')).then_some(())
         });
-        // Ignore the exit status. `umount -f` may report a busy mount, but even then it aborts the
-        // waiting requests.
+        // Ignore the exit status. `umount -f` may report a busy mount, but even in this case it
+        // aborts the waiting requests.
         finish(Command::new("umount").arg("-f").arg(&path), PATIENCE);
         wait_for("the killed program ends", PATIENCE, || mapper.try_wait().expect("our own child"));
         finish(Command::new("umount").arg("-l").arg(&path), PATIENCE);
@@ -261,7 +261,7 @@ fn forced_umount_ends_a_killed_program_with_dirty_pages() {
     }
 }
 
-/// A program that handles SIGINT, and reads a file after it has opened it.
+/// A program that handles SIGINT, and that opens and then reads a file.
 const READER: &str = "
 import os, sys
 file = os.open(sys.argv[1], os.O_RDONLY)
@@ -294,8 +294,8 @@ fn sigterm_ends_a_blocked_read_after_a_handled_sigint() {
     }
 }
 
-/// A program that reads a file. Dropping this value kills the program, but does not wait until it
-/// has exited. The program may be unable to exit while the servers are suspended.
+/// A program that reads a file. Dropping this value kills the program, but does not wait until the
+/// program has exited. The program may be unable to exit while the servers are suspended.
 struct Reader(Child);
 
 impl Reader {
@@ -314,7 +314,7 @@ impl Reader {
         });
     }
 
-    /// Kills the program, and waits until it has exited.
+    /// Kills the program, and waits until the program has exited.
     fn end(mut self) {
         self.0.kill().expect("our own child");
         wait_for("the killed reader ends", SILENT_PATIENCE, || {
@@ -345,7 +345,7 @@ fn mounts_end_while_the_services_are_suspended() {
         let stopped = Suspended::of(services);
         let run = |command: &mut Command| finish(command, SILENT_PATIENCE).expect_success();
         // `df` opens the directory. At the second `df`, the kernel uses cached attributes, and for
-        // users other than root it also reads the access control list.
+        // users other than root the kernel also reads the access control list.
         run(Command::new("df").arg(used));
         let of_user = ["--reuid", "65534", "--regid", "65534", "--clear-groups", "df"];
         run(Command::new("setpriv").args(of_user).arg(used));

@@ -1,5 +1,5 @@
-//! `mount -t skep`, `/etc/fstab` and mount options, which use the helper `mount.skep`. Also
-//! `umount`, which uses the helper `umount.fuse.skep`.
+//! Tests of `mount -t skep`, `/etc/fstab` and mount options, which use the helper `mount.skep`, and
+//! of `umount`, which uses the helper `umount.fuse.skep`.
 //!
 //! mount(8) looks for helpers only in `/sbin`. So the tests that call mount(8) run in their own
 //! mount namespace, with a copy of `/sbin`.
@@ -128,7 +128,7 @@ fn helper_reports_the_cause_of_a_failed_mount() {
     let mut command = Command::new(place.path.join("mount.skep"));
     command.arg(place.cluster.data()).arg(place.path.join("absent"));
     let failed = finish(&mut command, PATIENCE);
-    // These are mount(8)'s exit codes for "mount failure" and "incorrect invocation".
+    // The expected codes are mount(8)'s exit codes for "mount failure" and "incorrect invocation".
     assert_eq!(failed.status.code(), Some(32), "{}", failed.stderr);
     assert!(failed.stderr.contains("absent"), "{}", failed.stderr);
     let mut command = Command::new(place.path.join("mount.skep"));
@@ -166,7 +166,7 @@ fn full_log(log: &Path) {
     files::write(log, "as it was\n".repeat(7_000));
 }
 
-/// Checks that a mount starts a new log file when its log is full, and that it logs at the
+/// Checks that a mount starts a new log file when its log is full, and that the mount logs at the
 /// configured level.
 fn logs_anew(mount_point: &Path, log: &Path) {
     let mount = skep_testkit::process::below(mount_point).pop().expect("it runs");
@@ -318,7 +318,7 @@ fn fstab_and_mount_accept_type_skep() {
     place.cluster.stop();
 }
 
-/// Without the helper, umount(8) returns while the process of the mount still reports to the
+/// Without the helper, umount(8) would return while the process of the mount still reports to the
 /// servers.
 #[test]
 fn umount_returns_when_the_client_has_left_the_cluster() {
@@ -338,20 +338,21 @@ fn umount_returns_when_the_client_has_left_the_cluster() {
     };
     assert!(listed(before), "{before}");
     assert!(!listed(after), "{after}");
-    // If programs use the mount, it is not unmounted, and the exit code is that of umount(8).
+    // If programs use the mount, the file system stays mounted, and the exit code is the exit code
+    // of umount(8).
     let printed = place.with_mount(&format!(
         "{mount}; exec 9<mnt/file; umount $PWD/mnt 2>&1 || echo exit code $?; umount -l $PWD/mnt; \
          {gone}; cat <&9"
     ));
     assert!(printed.contains("target is busy"), "{printed}");
     assert!(printed.ends_with("exit code 32\nhello\n"), "{printed}");
-    // umount(8) itself does a forced unmount, without the helper.
+    // umount(8) itself carries out a forced unmount, without the helper.
     place.with_mount(&format!("{mount}; umount -l -f $PWD/mnt; {gone}"));
     place.cluster.stop();
 }
 
-/// `mount -a` compares the kernel's table of mounts with the lines of `fstab`. So it does not mount
-/// a file system that is already mounted.
+/// `mount -a` compares the kernel's table of mounts with the lines of `fstab`. So `mount -a` does
+/// not mount a file system that is already mounted.
 #[test]
 fn second_mount_of_all_fstab_entries_mounts_nothing_twice() {
     let place = Place::new();
@@ -374,7 +375,7 @@ fn umount_succeeds_while_the_cluster_is_stopped() {
         let idle = cluster.mount(transport);
         let busy = cluster.mount(transport);
         files::write(busy.path().join("file"), vec![1; 1 << 20]);
-        // Kill the supervisor first, because it would restart the other processes.
+        // Kill the supervisor first, because the supervisor would restart the other processes.
         for role in ["up", "management", "metadata", "storage"] {
             cluster.processes(role).iter().for_each(Process::kill);
         }

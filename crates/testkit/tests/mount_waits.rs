@@ -1,5 +1,6 @@
-//! Mounts that start while management is not reachable, for example at boot. They wait for the
-//! configured time. A mount that is killed while it waits leaves no process and no mount.
+//! Mounts that start while management is not reachable, for example at boot. These mounts wait for
+//! the configured time. A mount that the test kills during this wait leaves no process and no
+//! mount.
 
 use rustix::process::{Pid, Signal, kill_process};
 use skep_testkit::files::{self, OrFail};
@@ -23,7 +24,7 @@ struct Host {
     /// Directory that contains the cluster's token, and the program under the name of the mount
     /// helper.
     path: PathBuf,
-    /// Address of management. It is valid as soon as management runs.
+    /// Address of management. The address is valid as soon as management runs.
     address: String,
 }
 
@@ -82,7 +83,7 @@ impl Host {
         Begun::new(self, name, command)
     }
 
-    /// Starts to mount in the foreground. The mount then logs to standard error.
+    /// Starts to mount in the foreground. A mount in the foreground logs to standard error.
     fn begin_in_front(&self, name: &str, options: &[&str]) -> Begun {
         let mount_point = self.path.join(name);
         files::create_dir_all(&mount_point);
@@ -96,7 +97,7 @@ impl Host {
     }
 }
 
-/// A mount that a test has started. Dropping this value kills its process.
+/// A mount that a test has started. Dropping this value kills the process of the mount.
 struct Begun {
     child: Child,
     since: Instant,
@@ -209,11 +210,11 @@ fn mount_waits_for_management_until_its_time_limit() {
     let log = files::read_to_string(&patient.log);
     let told = log.lines().filter(|it| it.contains(WAITS) && it.contains("Connection refused"));
     assert_eq!(told.count(), 1, "{log}");
-    // The mount still serves after the commands that waited for it have exited.
+    // The mount still serves after the exit of the commands that waited for this mount.
     write_to_and_unmount(&host, &patient.mount_point, "file");
     patient.await_nothing_left();
-    // The mount of mount(8) exists only in the mount namespace of its process. So end it by a
-    // signal.
+    // The mount of mount(8) exists only in the mount namespace of its process. So end this mount by
+    // a signal.
     let serving = by_mount.processes();
     assert_eq!(serving.len(), 1, "{serving:?}");
     serving[0].signal(Signal::TERM);

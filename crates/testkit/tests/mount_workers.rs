@@ -1,4 +1,4 @@
-//! The threads of a mount that serve programs, and the open files that they need.
+//! The threads of a mount that serve programs, and the open files that these threads need.
 
 use skep_testkit::{Cluster, Mounted, Shape, Transport, files};
 use std::fs;

@@ -15,7 +15,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 /// The alert about the service that the tests suspend.
 const RULE: &str = "service-unreachable";
 
-/// The reaction of a receiver to one request.
+/// The reaction of a receiver to a request.
 #[derive(Clone, Copy)]
 enum Behaviour {
     /// Closes the connection without a reply.
@@ -40,8 +40,8 @@ struct Request {
     is_accepted: bool,
 }
 
-/// Reads one request. `None` means that the sender has closed the connection before the end of the
-/// request.
+/// Reads a single request. `None` means that the sender has closed the connection before the end of
+/// the request.
 fn read_request(stream: &TcpStream) -> Option<Request> {
     let request = HttpRequest::read(stream, PATIENCE)?;
     assert!(request.head.starts_with("POST "), "{}", request.head);
@@ -78,7 +78,7 @@ fn serve(listener: &TcpListener, first: &[Behaviour], last: Behaviour, sender: &
         let Some(mut request) = read_request(&stream) else { continue };
         let behaviour = *first.get(number).unwrap_or(&last);
         request.is_accepted = matches!(behaviour, Behaviour::Reply("200 OK", _));
-        // An error means that the monitor has closed the connection. This is allowed.
+        // An error means that the monitor has closed the connection. The test allows such a close.
         let _ = behave(stream, behaviour);
         if sender.send(request).is_err() {
             return;
@@ -86,8 +86,8 @@ fn serve(listener: &TcpListener, first: &[Behaviour], last: Behaviour, sender: &
     }
 }
 
-/// Starts a receiver. It behaves as `first` for its first requests, and as `last` for all others.
-/// Returns its address, and a channel with the requests.
+/// Starts a receiver. The receiver behaves as `first` for its first requests, and as `last` for all
+/// other requests. Returns its address, and a channel with the requests.
 fn receiver(first: &'static [Behaviour], last: Behaviour) -> (String, Receiver<Request>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = listener.local_addr().expect("an address").to_string();
@@ -112,7 +112,8 @@ fn alerts_of_rule(request: &Request) -> Vec<Value> {
     all.filter(|it| it["labels"]["rule"] == RULE).cloned().collect()
 }
 
-/// An Alertmanager that fails at first in several ways gets the alert, and later its end.
+/// An Alertmanager that first fails in several ways gets the alert, and after that the end of the
+/// alert.
 ///
 /// Command: skep monitor.
 #[test]
@@ -211,7 +212,7 @@ fn failing_webhook_gets_each_alert_and_delays_no_other_receiver() {
     assert_eq!(log_lines(&cluster, "/secret"), 0, "the path of a webhook may be a secret");
 }
 
-/// If a receiver does not exist, the monitor logs only one line about it, and continues to watch
+/// For a receiver that does not exist, the monitor logs only a single line, and continues to watch
 /// the cluster.
 #[test]
 fn absent_receivers_of_alerts_are_logged_once() {

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// Time limit for one copy. It is long, because the machine may be busy with other work.
+/// Time limit for one copy. The limit is long, because the machine may be busy with other work.
 const LONG: Duration = Duration::from_secs(300);
 
 fn text(path: &Path) -> String {
@@ -199,6 +199,6 @@ fn copy_over_tls_needs_a_trusted_certificate() {
     refused(&name, &["--s3-ca", &own], &["localhost", "the certificate belongs to another host"]);
     let reverse = format!("http://127.0.0.1:{}", store.port());
     refused(&reverse, &[], &["does not answer"]);
-    // No request has passed the handshake.
+    // No request has reached the store, because each handshake failed.
     assert_eq!(store.count("", ""), sent);
 }

@@ -39,9 +39,9 @@ fn on_demand_file_system_is_created_mounted_and_removed() {
     assert_eq!(report["cost"]["hosts"], 3, "{report}");
     assert!(report["problem"].is_null(), "{report}");
 
-    // A second start with the same name is refused, both for the same hosts and for one of these
-    // hosts. A start with another name and the same mount point is refused, too. The refused starts
-    // change no host.
+    // `skep ondemand` refuses a second start with the same name, both for the same hosts and for
+    // one of these hosts. The command also refuses a start with another name and the same mount
+    // point. The refused starts change no host.
     let refused = site.ondemand("start", &all).expect_failure();
     for word in ["ondemand is running since 20", "on hosts 10.0.0.1, 10.0.0.2", "stop it first"] {
         assert!(refused.contains(word), "{word}: {refused}");
@@ -109,8 +109,8 @@ fn failed_ondemand_start_leaves_nothing_on_any_host() {
     site.expect_unchanged(&before);
 }
 
-/// `skep ondemand` runs as root, so it refuses directories that another user or another host could
-/// change.
+/// `skep ondemand` runs as root, so the command refuses directories that another user or another
+/// host could change.
 #[test]
 fn ondemand_refuses_directories_of_other_users_and_hosts() {
     let site = SshSite::new(2);
@@ -137,7 +137,7 @@ fn ondemand_refuses_directories_of_other_users_and_hosts() {
         site.expect_unchanged(&before);
     }
 
-    // Both hosts see the same directory, because all hosts of the test share /dev.
+    // The two hosts have the same directory, because all hosts of the test share /dev.
     let shared = SharedDirectory::new("ondemand");
     let start = format!("start --directory {} --patience 10", shared.path());
     let text = site.ondemand(&start, &both).expect_failure();
@@ -228,7 +228,7 @@ fn prolog_and_epilog_start_and_remove_on_demand_services() {
     install_scripts(&site, "printf 'n1\\nn2\\nn3\\n'");
     let on_all = |script: &str, job: u32, constraint: &str| on_all(&site, script, job, constraint);
     let before = site.contents();
-    // A job that does not request a file system on demand gets none.
+    // A job that does not request a file system on demand gets no such file system.
     succeed(on_all("prolog", 6, "gpu"));
     site.expect_unchanged(&before);
     for result in on_all("prolog", 7, "skep") {
@@ -248,13 +248,13 @@ fn prolog_and_epilog_start_and_remove_on_demand_services() {
     succeed(on_all("prolog", 8, "gpu&skep"));
     println!("the prolog took {:.1} s", begin.elapsed().as_secs_f64());
     site.hosts[1].run("! ls -d /var/lib/skep-ondemand/job-3.*").expect_success();
-    // After the prolog, the job's user must own the root directory. Check this on a host that has
-    // not set the owner itself.
+    // After the prolog, the job's user must own the root directory. Check the owner on a host whose
+    // prolog has not set this owner.
     let owner = site.hosts[2].run("stat -c %u /mnt/ondemand").expect_success();
     assert_eq!(owner, "65534\n");
     site.hosts[0].run("echo kept >/mnt/ondemand/file; sync /mnt/ondemand/file").expect_success();
     assert_eq!(site.hosts[2].run("cat /mnt/ondemand/file").expect_success(), "kept\n");
-    // The epilogs remove the file system even if all processes of one node were killed.
+    // The epilogs remove the file system even after a kill of all processes of one node.
     kill(&site.hosts[1], "/skep-ondemand/job-8.");
     succeed(on_all("epilog", 8, "gpu&skep"));
     site.expect_unchanged(&before);
@@ -283,7 +283,7 @@ fn prolog_and_epilog_start_and_remove_on_demand_services() {
 }
 
 /// A replacement of `scontrol` that reads the script and the properties of one job from files in
-/// `TOP`. It refuses to change the comment of a job that has ended, as Slurm does.
+/// `TOP`. Like Slurm, this replacement refuses to change the comment of a job that has ended.
 const SCONTROL: &str = "case \"$1 $2\" in\n\
     'show hostnames') printf 'n1\\nn2\\nn3\\n' ;;\n\
     'write batch_script') cat TOP/script ;;\n\
@@ -321,8 +321,8 @@ impl JobSite {
         Self { site, shared, before }
     }
 
-    /// Runs the prologs of a job whose script contains `lines`. From then on, the simulated Slurm
-    /// shows the job as ended with `exit_code`.
+    /// Runs the prologs of a job whose script contains `lines`. After this call, the simulated
+    /// Slurm shows the job as ended with `exit_code`.
     fn begin(&self, job: u32, lines: &str, exit_code: &str) {
         let (first, top) = (&self.site.hosts[0], self.shared.path());
         first
@@ -347,7 +347,7 @@ impl JobSite {
         self.site.hosts[node].run(&line).expect_success()
     }
 
-    /// Returns the state of the copies of a job, as the JSON of the status names it.
+    /// Returns the state of the copies of a job, from the JSON of the status.
     fn copies(&self, node: usize, job: u32) -> serde_json::Value {
         let line = format!("SLURM_JOB_ID={job} skep ondemand status --job --output json");
         let text = self.site.hosts[node].run(&line).expect_success();
@@ -387,14 +387,15 @@ fn stage_out_lines_copy_results_before_removal_of_the_data() {
         finish(&mut epilog_of(second, 21), LONG).expect_success();
         early.join().expect("no panic").expect_success();
     });
-    // The other nodes have removed their parts of the file system, so this epilog must not copy
-    // again.
+    // The other nodes have removed their parts of the file system, so this epilog must not repeat
+    // the copy.
     finish(&mut epilog_of(first, 21), LONG).expect_success();
     site.expect_unchanged(before);
     let copied = first.run(&format!("cd {top}/out/run-21; stat -c %u file; sha256sum <file"));
     assert_eq!(copied.expect_success(), format!("65534\n{sum}"));
 
-    // A successful job must have created the results that its script names. A failed job need not.
+    // A successful job must have created the results that its script names. A failed job need not
+    // have created its results.
     jobs.begin(22, &format!("#SKEP stage-out none:{top}/out/none"), "0:0");
     let text = finish(&mut epilog_of(first, 22), LONG).expect_failure();
     assert!(text.contains("although the job has succeeded"), "{text}");
@@ -418,8 +419,8 @@ fn job_results_stay_until_their_destination_is_repaired() {
     let first = &site.hosts[0];
     jobs.begin(31, &format!("#SKEP stage-out out:{top}/closed/run"), "0:0");
     let sum = jobs.compute(1);
-    // First the destination is full. Then the file system of the destination is gone, and the mount
-    // point belongs to root. All nodes keep the data.
+    // In the first case the destination is full. In the second case the file system of the
+    // destination is gone, and the mount point belongs to root. All nodes keep the data.
     let full = format!("mount -t tmpfs -o size=1m full {top}/closed");
     let cases = [(full, "the destination is full"), (format!("umount {top}/closed"), "ermission")];
     for (change, reason) in cases {
@@ -488,8 +489,8 @@ fn epilog_of(host: &PageHost, job: u32) -> std::process::Command {
     host.shell(&format!("SLURM_JOB_ID={job} exec sh /srv/epilog"))
 }
 
-/// Returns the prolog of one node of a job with three nodes. The prologs of the other nodes never
-/// run.
+/// Returns the prolog of a single node of a job with three nodes. The prologs of the other nodes
+/// never run.
 fn prolog_of(host: &PageHost, job: u32) -> std::process::Command {
     host.shell(&format!(
         "export SLURM_JOB_ID={job} SLURM_JOB_NODELIST='n[1-3]' SLURM_JOB_UID=65534 \

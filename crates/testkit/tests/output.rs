@@ -44,7 +44,7 @@ fn check_printed(name: &str, printed: &str, format: &str) {
 }
 
 /// Runs a command without `--output`. The printed table must have a header with the titles `titles`
-/// (unless this is empty), and a line with `words`.
+/// (unless `titles` is empty), and a line with `words`.
 fn check_table(arguments: &[&str], titles: &str, words: &[&str]) {
     let shown = cluster::skep(arguments).expect_success();
     let mut lines = shown.lines();
@@ -316,14 +316,14 @@ fn output_of_cluster_format_matches_its_schema() {
     ["json", "ndjson"].into_iter().for_each(format_one);
 }
 
-/// Creates a cluster with one metadata target, and formats it.
+/// Creates a cluster with one metadata target, and formats this cluster.
 fn format_one(format: &str) {
     let scratch = Scratch::new();
     let place = |name: &str| scratch.join(name).display().to_string();
     let (management, node, target) = (place("m"), place("n"), place("t"));
     let listen = ["--listen", "127.0.0.1:0"];
-    // `skep management --init` chooses the port, which becomes part of the token. When the service
-    // starts, it must use the same port.
+    // `skep management --init` chooses the port, which becomes part of the token. At its start, the
+    // service must use the same port.
     let init = [&["management", "--init", "--directory", &management][..], &listen].concat();
     cluster::skep(init).expect_success();
     let start = |arguments: &[&str]| {

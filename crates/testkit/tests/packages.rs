@@ -1,11 +1,11 @@
-//! The packages that `cargo xtask package` builds, with the program of this build. They must be
-//! reproducible, the installed program must work, and a removal must leave no files. The hosts of
-//! the tests have separate root directories, so the tests do not change this machine.
+//! The packages that `cargo xtask package` builds, with the program of this build. The packages
+//! must be reproducible, the installed program must work, and a removal must leave no files. The
+//! hosts of the tests have separate root directories, so the tests do not change this machine.
 //!
 //! The test `external::static_program` covers the static program in the tarball, because building
-//! that program takes minutes. The test of reproducible packages compresses them as a release does.
-//! The other tests compress with the least effort (`--fast`), because that takes seconds instead of
-//! a minute.
+//! that program takes minutes. The test of reproducible packages compresses the packages as a
+//! release does. The other tests compress with the least effort (`--fast`), because that takes
+//! seconds instead of a minute.
 
 use serde_json::Value;
 use skep_testkit::cluster::program;
@@ -18,15 +18,15 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// Time limit for one run of the tools that build packages. It is long, because the machine may be
-/// busy with other work.
+/// Time limit for one run of the tools that build packages. The limit is long, because the machine
+/// may be busy with other work.
 const LONG: Duration = Duration::from_secs(900);
 const PAGE: &str = include_str!("../../../docs/operations/installing.md");
 const MONITORING: &str = include_str!("../../../docs/operations/monitoring.md");
 
-/// Commands that create an archive for `apt` on a host. It contains empty packages with the names
-/// of packages of other projects. Their version is 0, so `apt` keeps a real package that is
-/// installed on the host. `apt` is set to continue without a question to the user.
+/// Commands that create an archive for `apt` on a host. The archive contains empty packages with
+/// the names of packages of other projects. Their version is 0, so `apt` keeps a real package that
+/// is installed on the host. `apt` is set to continue without a question to the user.
 const ARCHIVE: &str = "\
 rm -rf /etc/apt/sources.list*
 mount -t tmpfs tmpfs /run
@@ -62,7 +62,7 @@ cp -r $settings /srv/read-by-$2
 "#;
 
 /// Runs `cargo xtask package` with the program `program`. `SKEP_XTASK` is the path of `xtask`. By
-/// default, it is beside the program `skep`.
+/// default, `xtask` is beside the program `skep`.
 fn build(directory: &Path, program: &Path, set: impl FnOnce(&mut Command)) {
     let beside = || crate::program().with_file_name("xtask");
     let xtask = std::env::var_os("SKEP_XTASK").map_or_else(beside, PathBuf::from);
@@ -97,8 +97,8 @@ fn host_without_program(network: &PageNetwork, name: &str, address: &str) -> Pag
 }
 
 /// Returns the paths of all files on a host that are in directories into which a package installs
-/// files. Omits the lock file and the backup copies of the user database. They exist since the
-/// creation of the user, and a removal of the package does not remove the user.
+/// files. Omits the lock file and the backup copies of the user database. These files exist since
+/// the creation of the user, and a removal of the package does not remove the user.
 fn contents(host: &PageHost) -> BTreeSet<String> {
     let find = "find /etc /usr -xdev ! -path '/etc/*-' ! -path /etc/.pwd.lock";
     let list = host.run(find).expect_success();
@@ -303,9 +303,9 @@ fn check_grafana(host: &PageHost) {
     assert_eq!(value_in(&settings, "url:"), "http://localhost:9090", "the port of Prometheus");
 }
 
-/// The five commands work as they are on the page. Prometheus and Grafana are empty packages here.
-/// The test reads the settings that these programs would read. `external::prometheus` has a real
-/// Prometheus.
+/// The five commands on the page work unchanged. In this test, Prometheus and Grafana are empty
+/// packages. The test reads the settings that these programs would read. `external::prometheus` has
+/// a real Prometheus.
 ///
 /// Page: docs/operations/monitoring.md
 #[test]
@@ -333,7 +333,7 @@ fn five_documented_commands_set_up_dashboards() {
     works("cd /srv/home; skep down");
 }
 
-/// A directory of GnuPG keys. Dropping this value ends the agent that uses the keys.
+/// A directory of GnuPG keys. Dropping this value ends the process that uses the keys.
 struct Keys(Scratch);
 
 impl Keys {
@@ -354,8 +354,8 @@ impl Drop for Keys {
     }
 }
 
-/// Installs an empty package that provides the dependencies of Skep's package. This is necessary
-/// because the database of `rpm` is empty on Debian.
+/// Installs an empty package that provides the dependencies of Skep's package. The installation
+/// needs this package because the database of `rpm` is empty on Debian.
 fn provide_c_library(host: &PageHost) {
     let spec = "Name: host\nVersion: 1\nRelease: 1\nSummary: Host\nLicense: None\n\
         BuildArch: noarch\nProvides: /bin/sh\nProvides: libc.so.6(GLIBC_2.34)(64bit)\n\
@@ -398,8 +398,8 @@ fn apt_and_dnf_install_upgrade_and_remove_the_packages() {
             command.arg(&packages).args(["--sign", "packages@skep.example"]);
             command.env("GNUPGHOME", keys.0.path());
         });
-        // Copy the packages to a new path. If a host has read a file of this machine, it does not
-        // see later changes of that file.
+        // Copy the packages to a new path. A host that has read a file of this machine does not get
+        // subsequent changes of that file.
         let new = scratch.join(&format!("published-{revision}")).display().to_string();
         run("cp", ["-a", &packages.display().to_string(), &new]);
         let copy = format!("mkdir -p /srv/packages; cp -a {new}/. /srv/packages");

@@ -37,8 +37,8 @@ fn first_component(cluster: &Cluster, path: &Path) -> Component {
     cluster.entry_info(path).first_component()
 }
 
-/// Creates files until a file has the new chooser and width. This is necessary because new settings
-/// take effect with a delay.
+/// Creates files until a file has the new chooser and width, because new settings take effect with
+/// a delay.
 fn wait_for_rule(cluster: &Cluster, chooser: &str, width: u64) {
     let mut number = 0;
     wait_for("new files follow the new settings", PATIENCE, || {
@@ -52,8 +52,8 @@ fn wait_for_rule(cluster: &Cluster, chooser: &str, width: u64) {
     });
 }
 
-/// Creates eight files one after another. For each file, counts the targets on each of the two
-/// servers. Returns the different pairs of counts.
+/// Creates eight files in succession. For each file, counts the targets on each of the two servers.
+/// Returns the different pairs of counts.
 fn allocations(cluster: &Cluster, chooser: &str, width: u64) -> BTreeSet<(u64, u64)> {
     cluster.skep(&["config", "set", "stripe-width", &width.to_string()]);
     wait_for_rule(cluster, chooser, width);
@@ -98,8 +98,8 @@ fn choosers_allocate_targets_as_in_the_published_study() {
     cluster.stop();
 }
 
-/// Creates an empty file, and returns the services that own its targets. The creation itself sends
-/// no request to these services.
+/// Creates an empty file, and returns the services that own its targets. The creation of the file
+/// sends no request to these services.
 fn services_of_new(cluster: &Cluster, path: &Path) -> BTreeSet<String> {
     files::create_new(path);
     first_component(cluster, path).services()
@@ -158,7 +158,7 @@ fn domains(cluster: &Cluster) -> Vec<String> {
     by_name.into_values().collect()
 }
 
-/// Creates some files, and joins the names of each file's servers to one string. Returns the set of
+/// Creates some files, and joins the names of each file's servers to a string. Returns the set of
 /// these strings.
 fn servers_of_files(cluster: &Cluster, name: &str) -> BTreeSet<String> {
     let path = |number: usize| cluster.path().join(format!("{name}-{number}"));
@@ -345,8 +345,8 @@ fn pattern_of_a_file_can_be_set_until_its_first_write() {
     entry_json(&["create", "--targets", &ids, "--chunk-size", "64KiB"], &path("listed"));
     assert_eq!(targets(&cluster, &path("listed")), listed);
     assert_eq!(first_component(&cluster, &path("listed")).chooser(), "listed");
-    // An administrator can change the pattern of an existing empty file. The first write then does
-    // not change the pattern again.
+    // An administrator can change the pattern of an existing empty file. The first write after this
+    // change does not change the pattern.
     files::create(path("empty"));
     entry_json(&["set", "--targets", &ids], &path("empty"));
     files::write(path("empty"), vec![7; 3 << 20]);
@@ -562,8 +562,8 @@ fn progressive_files_use_more_targets_as_they_grow() {
     assert_eq!(per_component.values().map(BTreeSet::len).collect::<Vec<_>>(), [1, 2, 8]);
     assert_eq!(pieces[0]["length"], 64 << 10);
 
-    // Truncate the file within its second component, and extend it again. The truncated bytes must
-    // not reappear.
+    // Truncate the file within its second component, and then extend the file. The truncated bytes
+    // must not reappear.
     files::set_len(&file, 2_000_000);
     files::set_len(&file, 6 << 20);
     files::write_all_at(&file, b"end", (6 << 20) - 3);

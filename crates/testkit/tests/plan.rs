@@ -149,7 +149,7 @@ fn plan_size_prints_disks_memory_and_cores_of_hosts() {
     assert_eq!(value["size"]["metadata_bytes_of_file"], 487, "{value}");
     assert_eq!(value["size"]["metadata"]["disk_bytes_of_target"], 12_175_000_000_u64 + (2 << 30));
     assert_eq!(value["size"]["storage"]["cores"], 12);
-    // Without inline bytes, the pattern of each file has one component less.
+    // Without inline bytes, the pattern of each file has one component less than with inline bytes.
     let plain = checked(at, &[&hosts[..], &["--inline-bytes", "0"]].concat());
     assert_eq!(plain["size"]["metadata_bytes_of_file"], 460, "{plain}");
     let many = [&hosts[..], &["--clients", "2000"]].concat();

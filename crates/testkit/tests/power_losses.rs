@@ -1,9 +1,9 @@
 //! Power losses. The data directories are on a disk with a volatile write cache. A power loss
-//! drops, keeps or tears each write in this cache. The cluster that starts afterwards must have all
-//! data and operations that `metadata.sync` and `fsync` guarantee.
+//! drops, keeps or tears each write in this cache. After a power loss, the restarted cluster must
+//! have all data and operations that `metadata.sync` and `fsync` guarantee.
 //!
-//! Ten power losses interrupt a workload, half of them with `metadata.sync = interval` (10 ms),
-//! half with `always`. After each power loss, the workload continues on the restored disk. The test
+//! Ten power losses interrupt a workload: five with `metadata.sync = interval` (10 ms), and five
+//! with `always`. After each power loss, the workload continues on the restored disk. The test
 //! prints its seed. If `SKEP_TEST_SEED` is set to this seed, a run has the same order of
 //! operations, but not the same timing. Other tests sync files in each possible way before the
 //! power loss, or let only one service lose its power while the mount continues to run.
@@ -42,8 +42,8 @@ fn syncs(directory: &Path, stop: &AtomicBool) -> Vec<(Instant, Instant)> {
     done
 }
 
-/// Lets the disk lose its power while the workload runs. Then kills all processes of the cluster,
-/// and restores the disk.
+/// Lets the disk lose its power while the workload runs. After the power loss, kills all processes
+/// of the cluster, and restores the disk.
 fn lose_power_under_load(
     cluster: &Cluster,
     disk: &mut Disk,
@@ -119,8 +119,7 @@ fn power_losses(sync: &str, late: Duration, transport: Transport) {
 
 /// Every acknowledged operation is on the disk 10 ms after its acknowledgement. The simulator
 /// checks exactly this limit. A busy machine may wake the syncing thread late, so this test allows
-/// 40 ms more, plus twice the duration of the slowest sync that it measures.
-/// docs/semantics.md 3.2 and 3.3.
+/// 40 ms more, plus twice the duration of the slowest measured sync. docs/semantics.md 3.2 and 3.3.
 #[test]
 fn synced_data_survives_power_loss_with_periodic_metadata_sync() {
     power_losses("interval", Duration::from_millis(50), Transport::Uring);
@@ -227,8 +226,8 @@ impl Way {
     }
 }
 
-/// Writes `bytes` to another file beside `path`, and copies them by `copy_file_range` to `file`,
-/// from `start`.
+/// Writes `bytes` to another file beside `path`, and copies these bytes by `copy_file_range` to
+/// `file`, from `start`.
 fn copy_bytes(file: &File, path: &Path, start: u64, bytes: &[u8]) {
     let source = path.with_extension("source");
     files::write(&source, bytes);
@@ -306,15 +305,15 @@ fn with_service_on(disk: &Path, name: &str) -> Cluster {
     finish(Command::new("cp").arg("-a").arg(&service).arg(disk), PATIENCE).expect_success();
     files::remove_dir_all(&service);
     files::symlink(disk.join(name), &service);
-    // Sync the copied data. Otherwise the disk could lose its power before the service has synced
-    // the data.
+    // Sync the copied data. Without this sync, the disk could lose its power before the service has
+    // synced the data.
     files::syncfs(disk);
     cluster.up().expect_success();
     cluster
 }
 
-/// Kills the service with the role `role`, whose disk has already lost its power. Then restores the
-/// disk, and lets the supervisor restart the service.
+/// Kills the service with the role `role`, whose disk has already lost its power. After the kill,
+/// restores the disk, and lets the supervisor restart the service.
 fn lose_power(cluster: &Cluster, role: &str, disk: &mut Disk) {
     let supervisor = cluster.processes("up").remove(0);
     supervisor.signal(Signal::STOP);
@@ -409,7 +408,7 @@ fn unsynced_write_gets_one_error_after_a_storage_power_loss() {
                 .unwrap_or_else(|error| panic!("a second sync reports the error again: {error}"));
         }
         untouched.sync_all().expect("the data of this file was synced");
-        // After the program has written the lost data again and has synced it, the data is durable.
+        // After the program has repeated and synced the lost write, the data is durable.
         files::write_all_at(&hit, &lost, 1 << 20);
         files::sync_all(&hit);
         drop((untouched, hit, second));
@@ -424,9 +423,10 @@ fn unsynced_write_gets_one_error_after_a_storage_power_loss() {
     cluster.stop_except(&["orphan"]);
 }
 
-/// docs/semantics.md 2.7, 3.2. Only a metadata host loses its power, just after a truncation was
-/// acknowledged and before the timer syncs the log. Afterwards the file has either its old length
-/// and all its bytes, or its new length. Bytes that a program had synced must never be zeros.
+/// docs/semantics.md 2.7, 3.2. Only a metadata host loses its power, between the acknowledgement of
+/// a truncation and the next sync of the log. After the power loss, the file has either its old
+/// length and all its bytes, or its new length. Bytes that a program had synced must never be
+/// zeros.
 #[test]
 fn power_loss_after_a_truncation_zeroes_no_synced_bytes() {
     let scratch = Scratch::new();
@@ -458,7 +458,7 @@ fn power_loss_after_a_truncation_zeroes_no_synced_bytes() {
 }
 
 /// docs/semantics.md 3.2, hole H20. Only a metadata host loses its power, and this power loss
-/// reverts an acknowledged `link`. The mount makes the link again before it unlinks the other name.
+/// reverts an acknowledged `link`. The mount repeats the `link` before it unlinks the other name.
 /// Regression test: the `unlink` removed the last name of a synced file.
 #[test]
 fn unlink_after_a_lost_link_keeps_the_other_name_of_the_file() {
@@ -487,9 +487,9 @@ fn unlink_after_a_lost_link_keeps_the_other_name_of_the_file() {
 }
 
 /// docs/semantics.md 3.2. Only a metadata host loses its power. The lost changes of two mounts
-/// depend on each other: one makes a directory, and the other makes and moves files in it. The
-/// bytes of every second file are on storage, because its first write is larger than the inline
-/// bytes.
+/// depend on each other: one mount makes a directory, and the other mount makes and moves files in
+/// this directory. The bytes of every second file are on storage, because the file's first write is
+/// larger than the inline bytes.
 #[test]
 fn lost_changes_of_two_mounts_are_replayed_in_their_order() {
     let scratch = Scratch::new();

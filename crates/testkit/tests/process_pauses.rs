@@ -1,5 +1,5 @@
-//! After a suspended process resumes, its log states how long it was suspended. So the log explains
-//! waits of clients.
+//! After a suspended process resumes, the log of the process states the length of the suspension.
+//! So the log explains waits of clients.
 
 use skep_testkit::process::Suspended;
 use skep_testkit::{Cluster, PATIENCE, Shape, files, wait_for};

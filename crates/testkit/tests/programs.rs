@@ -1,7 +1,7 @@
-//! Ordinary programs on a mount. Their results must be equal to their results on the local file
-//! system.
+//! Ordinary programs on a mount. The results of the programs on the mount must equal their results
+//! on the local file system.
 //!
-//! The tests run on a mount over each transport. They need no network, because they create all
+//! The tests run on a mount over each transport. The tests need no network, because they create all
 //! sources and repositories themselves.
 
 use skep_testkit::files;
@@ -21,7 +21,7 @@ struct Places {
 }
 
 impl Places {
-    /// Runs the same steps in both directories, and compares the trees afterwards.
+    /// Runs the same steps in both directories, and then compares the trees.
     fn in_both(&self, work: impl Fn(&Path)) {
         work(&self.local);
         work(&self.mount);
@@ -42,8 +42,8 @@ const CASES: &[Case<Places>] = skep_testkit::cases![programs:
     compressors_restore_the_same_bytes,
 ];
 
-/// Writes a C program of many source files, with headers that all of them include, and packs it
-/// into an archive.
+/// Writes a C program of many source files, with headers that all source files include, and packs
+/// the program into an archive.
 fn c_project(directory: &Path) -> PathBuf {
     let project = directory.join("project");
     files::create_dir_all(project.join("include"));
@@ -226,8 +226,8 @@ fn find_and_du_report_all_files(places: &Places) {
     assert!(kilobytes * 1024 >= bytes, "du reports {kilobytes} KiB, the files have {bytes} bytes");
 }
 
-/// Saves a document as an editor does: writes a new file, syncs it, and renames it over the old
-/// file. At the same time, a reader reads the document.
+/// Saves a document as an editor does: writes and syncs a new file, and renames the new file over
+/// the old file. At the same time, a reader reads the document.
 fn document_is_complete_while_an_editor_saves_it_by_rename(places: &Places) {
     let path = places.mount.join("document");
     let text = |version: u32| format!("version {version}\n").repeat(2000);

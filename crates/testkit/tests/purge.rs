@@ -23,7 +23,7 @@ fn arguments<'a>(directory: &'a str, options: &[&'a str]) -> Vec<&'a str> {
     [&["purge", directory, "--output", "json"][..], options].concat()
 }
 
-/// Runs `skep purge`, and returns the JSON value that it prints.
+/// Runs `skep purge`, and returns the printed JSON value.
 fn purge(directory: &Path, options: &[&str]) -> Value {
     let printed = cluster::skep(arguments(&text(directory), options)).expect_success();
     let value = serde_json::from_str(&printed).expect("one JSON value");
@@ -43,8 +43,8 @@ fn entries(directory: &Path) -> Vec<String> {
     printed.lines().map(str::to_owned).collect()
 }
 
-/// Creates the directory `scratch` in a mount, and entries in it by a shell script. The script can
-/// call `old`, which sets the modification times of entries to a time 40 days ago.
+/// Creates the directory `scratch` in a mount, and entries in this directory by a shell script. The
+/// script can call `old`, which sets the modification times of entries to a time 40 days ago.
 fn scratch(mount: &Path, script: &str) -> PathBuf {
     let directory = mount.join("scratch");
     let old = "old() { touch -h -d '40 days ago' \"$@\"; }";

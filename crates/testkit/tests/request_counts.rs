@@ -1,9 +1,9 @@
 //! The number of requests that each system call causes. The kernel sends requests to the mount, and
 //! the mount sends requests to the servers.
 //!
-//! The tests read the operation counters on the metrics pages. They fail if a change of Skep adds a
-//! request to one of these system calls. If a change saves a request, the expected number in this
-//! file and in the table in docs/benchmarks.md must become lower, too.
+//! The tests read the operation counters on the metrics pages. The tests fail if a change of Skep
+//! adds a request to one of these system calls. A developer whose change saves a request must
+//! reduce the expected number in this file and in the table in docs/benchmarks.md.
 //!
 //! The mount caches names and attributes for an hour. So no entry expires and causes a request
 //! while the machine is busy.
@@ -30,8 +30,8 @@ const LEN: usize = 3901;
 const USER: u32 = 65_534;
 /// Time limit for the counters to include the last request.
 const COUNTER_PATIENCE: Duration = Duration::from_secs(5);
-/// Kinds of requests for which no system call waits. The mount and the services send them later,
-/// several of them in one message.
+/// Kinds of requests for which no system call waits. The mount and the services send such requests
+/// with a delay, several requests in one message.
 const BACKGROUND: [&str; 8] = [
     "acknowledge_notifications",
     "close_many",
@@ -117,8 +117,9 @@ impl Counted {
 
     /// Runs `call` [`CALLS`] times, and compares the average number of requests per call, rounded,
     /// with `expected`. Single calls may differ, because the first call may use cached attributes,
-    /// and the mount sends some reports later. `expected` lists the expected requests. For example,
-    /// `mount.lookup metadata.lookup` means one request of each of these two kinds.
+    /// and the mount sends some reports with a delay. `expected` lists the expected requests. For
+    /// example, `mount.lookup metadata.lookup` means one request of the kind `mount.lookup` and one
+    /// request of the kind `metadata.lookup`.
     #[track_caller]
     fn check(&self, what: &str, expected: &str, mut call: impl FnMut(usize)) {
         let mut wanted = Requests::new();
@@ -159,7 +160,7 @@ fn open(path: &Path, flags: OFlags) -> File {
 }
 
 /// Calls `stat(2)`. `std::fs::metadata` also requests the creation time, and the kernel sends an
-/// additional request for it.
+/// additional request for this time.
 fn stat(path: &Path) {
     rustix::fs::stat(path).or_fail("stat", path);
 }
@@ -169,8 +170,8 @@ fn lock(file: &File, operation: FlockOperation) {
     rustix::fs::fcntl_lock(file, operation).expect("the lock is free");
 }
 
-/// Runs `call` as [`USER`], on a thread of its own that stays on one processor. Over io_uring, one
-/// worker of the mount then gets all its requests.
+/// Runs `call` as [`USER`], on a separate thread that stays on one processor. Over io_uring, a
+/// single worker of the mount gets all requests of this thread.
 fn as_user(call: impl FnOnce() + Send) {
     let work = || {
         let usable = sched_getaffinity(None).expect("the processors of the thread");
@@ -184,7 +185,7 @@ fn as_user(call: impl FnOnce() + Send) {
     std::thread::scope(|scope| scope.spawn(work).join()).expect("the calls succeed");
 }
 
-/// Opens a file, reads the whole file, and closes it.
+/// Opens a file, reads the whole file, and closes the file.
 fn read(path: &Path) {
     let file = files::open(path);
     files::read_exact_at(&file, &mut [0; LEN], 0);
@@ -257,7 +258,7 @@ fn changes_of_names_send_the_documented_requests() {
 }
 
 /// The reply to the creation contains the permissions of the file. So the worker does not request
-/// them again for the first write.
+/// these permissions for the first write.
 #[test]
 fn new_files_of_users_cause_no_request_for_permissions() {
     let counted = Counted::new();
@@ -308,8 +309,8 @@ fn locks_of_an_unchanged_file_send_the_documented_requests() {
             lock(&file, FlockOperation::NonBlockingUnlock);
         },
     );
-    // After a write, the kernel requests the attributes at the next `stat`. The mount has them from
-    // the reply to the last lock.
+    // After a write, the kernel requests the attributes at the next `stat`. The mount has received
+    // these attributes in the reply to the last lock.
     counted.check(
         "lock, write, unlock, lock, stat and unlock",
         "mount.set_lock metadata.set_lock mount.get_xattr mount.write storage.write_chunk

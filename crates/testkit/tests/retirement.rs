@@ -42,8 +42,8 @@ fn storage_server_can_be_removed_when_it_has_no_files() {
         files::write(path, new.repeat(100_000));
     }
 
-    // A target that is open to new files cannot be removed, and its server cannot be removed
-    // either.
+    // Skep refuses to remove a target that is open to new files, and also refuses to remove this
+    // target's server.
     let refused = refusal(&cluster, &["target", "remove", &old[0]]);
     assert!(refused.contains("is open to new files"), "{refused}");
     assert!(refused.contains("files lie on it, and no directory's pattern names it"), "{refused}");
@@ -55,8 +55,8 @@ fn storage_server_can_be_removed_when_it_has_no_files() {
     assert!(cluster.skep(&["target", "list"]).contains(" Closed "));
     assert!(cluster.skep(&["health", "check"]).contains("The cluster is healthy"));
 
-    // New files are placed only on targets that are not closed. Closed targets still serve their
-    // files, and cannot be removed while they have files.
+    // Metadata places new files only on targets that are not closed. Closed targets still serve
+    // their files, and Skep refuses to remove a target that has files.
     let listed = |id: &str| cluster.skep_list(&["target", "files", id, "--paths"]);
     let before = listed(&old[0]);
     assert_eq!(before.len(), paths.len(), "{before:?}");

@@ -49,7 +49,7 @@ fn await_log(host: &PageHost, words: &str) {
     });
 }
 
-/// Runs the command that the unit runs as root before it starts the service.
+/// Runs the command that the unit runs as root before the start of the service.
 fn give(host: &PageHost, unit: &str) -> String {
     let command = setting(unit, "ExecStartPre");
     let command = command.strip_prefix('+').expect("systemd runs the command as root").to_owned();
@@ -160,7 +160,8 @@ fn only_root_can_give_directories_to_an_existing_user() {
     assert!(refused.contains("chown root /etc/skep/management-a.toml"), "{refused}");
 }
 
-/// A service cannot create a directory at the top of a disk. Its error names the remedy.
+/// A service cannot create a directory at the top of a disk. The error of the service names the
+/// remedy.
 ///
 /// Command: skep target add.
 #[test]
@@ -174,17 +175,17 @@ fn error_for_a_missing_target_directory_names_the_fix() {
     assert!(refused.contains(remedy), "{refused}");
     works(&host, &format!("{remedy}; {add}"));
     host.stop();
-    // The settings do not name this target, but its service serves it.
+    // The settings do not name this target, but the service serves this target.
     works(&host, "touch /disk3/storage/of-root");
     assert!(give(&host, STORAGE).contains("Gave one file of the storage service"));
 }
 
-/// Root runs the services by hand between two starts by their units. The files that root then
-/// creates below directories of the user are given to the user, too.
+/// Root runs the services by hand between two starts by their units. The next start by a unit also
+/// gives the files that root has created below directories of the user to this user.
 ///
 /// Command: skep management, skep metadata, skep storage.
 #[test]
-fn services_start_as_their_user_after_root_ran_them() {
+fn services_start_as_their_user_after_a_start_by_root() {
     let network = PageNetwork::new();
     let mut host = host_with_settings(&network);
     start_servers(&mut host);

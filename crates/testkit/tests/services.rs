@@ -1,4 +1,4 @@
-//! A cluster whose services a test starts one by one, as a service manager does.
+//! A cluster whose services a test starts separately, as a service manager does.
 
 use rustix::process::{Pid, Signal, kill_process};
 use skep_testkit::files;
@@ -13,8 +13,8 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// Environment variable that sets the directory for the logs of background mounts. It replaces the
-/// system's directory.
+/// Environment variable that sets the directory for the logs of background mounts. This directory
+/// replaces the system's directory.
 const LOGS_VARIABLE: &str = "LOGS_DIRECTORY";
 
 /// A service, and the socket to which the service sends notifications for its service manager.
@@ -98,8 +98,7 @@ fn services_notify_systemd_and_join_by_the_printed_token() {
         finish(&mut command, PATIENCE).expect_success()
     };
     let mount_point = scratch.directory("mnt").display().to_string();
-    // The mount needs nothing but the printed token, because the token contains the address of
-    // management.
+    // The mount needs only the printed token, because the token contains the address of management.
     files::write_secret(scratch.join("token"), &token);
     let printed = run(&["cluster", "info", "--token-file", "token", "--output", "json"]);
     let info: serde_json::Value = serde_json::from_str(&printed).expect("JSON");
@@ -130,8 +129,8 @@ fn mount_by_token(scratch: &Scratch, mut command: Command, name: &str) {
 /// bytes of the second file are on storage.
 const WRITTEN: [(&str, usize); 2] = [("small", 4096), ("large", 65_536)];
 
-/// A program that writes to files until a write fails. Then it writes to each file once more, and
-/// prints the errors.
+/// A program that writes to files until a write fails. After this failure, the program writes to
+/// each file once more, and prints the errors.
 const WRITER: &str = r#"
 import errno, os, sys
 def outcome(file, ours):
@@ -189,8 +188,8 @@ fn client_disconnected_past_its_lease_overwrites_no_newer_bytes() {
         files::sync_all(&file);
     }
     host.set_link(true);
-    // Regression test (H45): the mount joined the cluster again and again, and the write to the
-    // small file, whose bytes metadata stores, never returned.
+    // Regression test (H45): the mount joined the cluster repeatedly, and the write to the small
+    // file, whose bytes metadata stores, never returned.
     assert_eq!(printed.recv_timeout(PATIENCE).as_deref(), Ok("EIO EIO"));
     assert!(writer.wait().expect("our own child").success());
     for mount in ["near", "far"] {
@@ -199,7 +198,7 @@ fn client_disconnected_past_its_lease_overwrites_no_newer_bytes() {
             assert!(found == vec![b'B'; length], "{name} on {mount}");
         }
     }
-    // The mount serves files again, without any action of an administrator.
+    // At this point, the mount serves files without any action of an administrator.
     files::write(scratch.join("far/new"), "new");
     assert_eq!(files::read(scratch.join("near/new")), b"new");
     for name in ["far", "near"] {

@@ -46,7 +46,7 @@ fn run_block(block: &Block, hosts: &mut [PageHost]) {
     }
 }
 
-/// Waits until the metadata service uses the new token, which it does after a second.
+/// Waits until the metadata service uses the new token, which takes about a second.
 fn await_new_token(management: &PageHost) {
     wait_for("metadata uses the new token", PATIENCE, || {
         management.run("skep transaction list").status.success().then_some(())
@@ -86,8 +86,8 @@ fn every_command_of_the_setup_page_succeeds() {
     }
 }
 
-/// Waits until both members of the metadata group serve. Then stops the host `lost`, which runs a
-/// management node and a metadata target, and checks that a client can still read and write.
+/// Waits until both members of the metadata group serve. After that, stops the host `lost`, which
+/// runs a management node and a metadata target, and checks that a client can still read and write.
 fn assert_cluster_survives_the_loss_of(lost: usize, hosts: &mut [PageHost]) {
     wait_for("both members serve", PATIENCE, || {
         let list = "skep group list --output ndjson | grep '\"kind\":\"metadata\"'";
@@ -146,8 +146,8 @@ fn net_bench_names_a_path_with_a_smaller_mtu() {
     let client = network.host("client", "10.0.2.1/24");
     let router = network.host("router", "10.0.1.254/24");
     let works = |host: &PageHost, commands: &str| host.run(commands).expect_success();
-    // Both networks share one switch. Without this setting, the router would redirect the hosts to
-    // the direct route.
+    // The two networks share one switch. Without this setting, the router would redirect the hosts
+    // to the direct route.
     works(
         &router,
         "ip addr add 10.0.2.254/24 dev eth0; cd /proc/sys/net/ipv4; echo 1 >ip_forward\n\
@@ -237,9 +237,9 @@ fn start_cluster(host: &mut PageHost) {
 const METADATA: &str = "skep metadata --directory /srv/meta --target /nvme0/skep";
 const STORAGE: &str = "skep storage --directory /srv/storage --target /disk1/skep";
 
-/// When a group does not reply, the log of the mount names the group. When the group replies again,
-/// the log has another line. The file is larger than its inline bytes, so writes need the storage
-/// service.
+/// When a group does not reply, the log of the mount names the group. After the return of the
+/// group, the log has another line. The file is larger than its inline bytes, so writes need the
+/// storage service.
 #[test]
 fn mount_logs_the_loss_and_return_of_a_group() {
     let network = PageNetwork::new();
@@ -276,7 +276,7 @@ fn mount_logs_the_loss_and_return_of_a_group() {
     storage.stop();
 }
 
-/// Management continues without a restart when its full disk has free space again.
+/// Management continues without a restart after its full disk has got free space.
 #[test]
 fn management_recovers_from_a_full_disk() {
     let network = PageNetwork::new();
@@ -321,7 +321,7 @@ fn add_management(host: &mut PageHost, first: &PageHost) {
 /// Regression test: commands and new mounts failed when the only management node in their token was
 /// down, although the other nodes served.
 #[test]
-fn hosts_know_all_management_nodes_after_their_first_contact() {
+fn hosts_use_all_management_nodes_after_their_first_contact() {
     let network = PageNetwork::new();
     let [mut first, mut b, mut c, client, late] =
         [("a", 1), ("b", 2), ("c", 3), ("client", 8), ("late", 9)]
@@ -361,7 +361,7 @@ fn hosts_know_all_management_nodes_after_their_first_contact() {
     let unknown = late.run("skep node list").expect_failure();
     assert!(unknown.contains("name one of them with --cluster ADDRESS"), "{unknown}");
     late.run("skep node list --cluster 10.0.0.3; skep node list").expect_success();
-    // A new service proves its token at the learned addresses too.
+    // A new service also proves its token at the addresses that it has received from management.
     let init = late.run(&format!("{STORAGE} --init --token-file {TOKEN} 2>&1")).expect_success();
     assert!(init.contains("Initialised") && !init.contains("cannot check"), "{init}");
     // No node leads without a majority.
@@ -382,7 +382,7 @@ fn hosts_know_all_management_nodes_after_their_first_contact() {
         let is_reachable = |line: &str| line.starts_with(service) && line.contains(": reachable");
         assert!(cached.stdout.lines().any(is_reachable), "{service}: {cached:?}");
     }
-    // Without a map, the check still reports which management nodes answer.
+    // Without a cluster map, the check still reports which management nodes answer.
     let blind = late.run("rm /var/cache/skep/*.map; skep health check");
     assert_eq!(blind.status.code(), Some(1), "{blind:?}");
     for words in [
@@ -397,7 +397,7 @@ fn hosts_know_all_management_nodes_after_their_first_contact() {
 }
 
 /// On a host that reaches no server, the first problem of the report must be the network of this
-/// host, because the other problems follow from it.
+/// host, because the other problems follow from this problem.
 ///
 /// Command: skep health check.
 #[test]
@@ -485,7 +485,8 @@ fn processes_are_named_after_their_services() {
     host.stop();
 }
 
-/// Initialises a storage service on a host, and ends the management that it needs for this.
+/// Initialises a storage service on a host, and ends the management node that the initialisation
+/// needs.
 fn initialise_storage(host: &mut PageHost) {
     start_management(host);
     host.run(&format!("{STORAGE} --init --token-file {TOKEN}")).expect_success();
@@ -510,14 +511,14 @@ fn repeated_initialisation_replaces_only_the_token_of_a_service() {
 
 /// Command: skep storage.
 #[test]
-fn further_target_needs_no_token_but_its_mounted_disk() {
+fn added_target_needs_no_token_but_needs_its_mounted_disk() {
     let network = PageNetwork::new();
     let mut host = network.host("all", "10.0.0.1/24");
     initialise_storage(&mut host);
     let more = format!("{STORAGE} --target /disk2/skep --init");
     let more = host.run(&more).expect_success();
     assert!(more.contains("Initialised 1 more target."), "{more}");
-    // The disk of `/disk3` is in fstab, but it is not mounted.
+    // The disk of `/disk3` is in fstab, but this disk is not mounted.
     host.run("echo '/dev/none /disk3 ext4 noauto 0 0' >> /etc/fstab; umount /disk3")
         .expect_success();
     let unmounted = format!("{STORAGE} --target /disk2/skep --target /disk3/skep --init");

@@ -1,12 +1,12 @@
 //! Causes of slowness on real clusters. `skep why` and `skep health check` must report each cause
-//! within ten seconds, and must not report any other cause. The monitor uses the same rules, and
-//! one test checks the monitor's report. Each test of a cause prints its row of the table in
-//! `docs/design/0017-why.md` with the measured times.
+//! within ten seconds, and must not report any other cause. The monitor uses the same rules as
+//! these commands, and one test checks the monitor's report. Each test of a cause prints its row of
+//! the table in `docs/design/0017-why.md` with the measured times.
 //!
-//! The causes are so large that the results do not depend on the speed of the host. They are a disk
-//! with long delays, a link with a low limit, a disk without space, and a suspended process. The
-//! last cause is a load of more programs than the single thread of a metadata target can serve at
-//! the same time. The rules are in `skep_stats::why`.
+//! The causes are so large that the results do not depend on the speed of the host. The causes are
+//! a disk with long delays, a link with a low limit, a disk without space, and a suspended process.
+//! The last cause is a load of more programs than the single thread of a metadata target can serve
+//! at the same time. The rules are in `skep_stats::why`.
 
 use rustix::fs::{FlockOperation, flock};
 use rustix::process::{Gid, Signal, Uid};
@@ -32,7 +32,8 @@ use std::time::Duration;
 /// Time limit for the commands to report a cause, from the first call of the command. The tests
 /// print the times.
 const WITHIN: Duration = Duration::from_secs(10);
-/// Time that each read, write and flush of the slow disk takes. A sync needs several of them.
+/// Time that each read, write and flush of the slow disk takes. A sync needs several such
+/// operations.
 const DELAY_OF_SLOW_DISK: Duration = Duration::from_millis(50);
 /// Ids of users without privileges.
 const USERS: [u32; 4] = [60_001, 60_002, 60_003, 60_004];
@@ -48,8 +49,8 @@ impl Load {
         Self { is_done: Arc::default(), threads: Vec::new() }
     }
 
-    /// Adds a thread that runs as the user `user`. It calls `work` again and again. The argument is
-    /// the index of the call.
+    /// Adds a thread that runs as the user `user`. This thread calls `work` repeatedly, with the
+    /// index of the call as the argument.
     fn add(&mut self, user: u32, mut work: impl FnMut(u64) + Send + 'static) {
         let is_done = Arc::clone(&self.is_done);
         self.threads.push(std::thread::spawn(move || {
@@ -114,7 +115,7 @@ fn one(rule: &str, object: &str) -> Named {
 
 /// Calls `measure`, which runs `skep why`, until the report contains a cause. Checks that the
 /// report contains `expected` in time, and no other cause. Returns the report, and the seconds
-/// until it contained the cause.
+/// until the report contained the cause.
 fn why(what: &str, expected: &Named, mut measure: impl FnMut() -> Value) -> (Value, f64) {
     let mut last = Value::Null;
     let found = eventually(WITHIN, || {
@@ -140,7 +141,7 @@ fn why_of(cluster: &Cluster, what: &str, expected: &Named) -> (Value, f64) {
 
 /// Calls `check`, which runs `skep health check`, until the report contains a problem. Checks that
 /// the report contains the problem `rule` in time, and no other problem. Returns the seconds until
-/// it contained the problem.
+/// the report contained the problem.
 fn assert_health(rule: &str, check: impl Fn() -> Value) -> f64 {
     let mut last = Value::Null;
     let found = eventually(WITHIN, || {
@@ -180,7 +181,7 @@ fn print_row(cause: &str, why: f64, health: f64) {
     eprintln!("{} | {why:.1} | {health:.1} |", columns.join(" | "));
 }
 
-/// Stops the cluster, moves the directory of a target to a disk, and starts the cluster again.
+/// Stops the cluster, moves the directory of a target to a disk, and restarts the cluster.
 fn move_target(cluster: &Cluster, target: &Value, disk: &Disk) {
     cluster.stop();
     let (place, moved) = (PathBuf::from(target["path"].text()), disk.path().join("target"));
@@ -281,8 +282,8 @@ fn metadata_storm_of_one_user_is_the_only_reported_cause() {
 fn hot_directory_of_many_users_is_the_only_reported_cause() {
     let mut cluster = Cluster::start(Shape::small());
     let hot = open_directory(cluster.path().join("hot"));
-    // The kernel of a client sends changes of one directory one after another. So requests wait for
-    // each other at metadata only if many mounts send them.
+    // The kernel of a client sends only one change of a directory at a time. So requests for a
+    // directory wait for each other at metadata only if many mounts send such requests.
     let mounts: Vec<_> = (0..3 * USERS.len()).map(|_| cluster.mount(Transport::Uring)).collect();
     let mut load = Load::new();
     for (number, mounted) in mounts.iter().enumerate() {
@@ -303,8 +304,9 @@ fn hot_directory_of_many_users_is_the_only_reported_cause() {
 /// Starts a program that locks a file until its standard input is closed. Waits until the program
 /// has the lock.
 ///
-/// The test itself must not have a file open on a mount that it suspends. Otherwise each program
-/// that the test starts would close its copy of the descriptor, and would wait for the mount.
+/// The test itself must not have a file open on a mount that the test suspends. With such a file,
+/// each program that the test starts would close its copy of the descriptor, and would wait for the
+/// mount.
 fn lock_holder(path: &Path) -> Child {
     let mut command = Command::new("flock");
     command.arg(path).args(["sh", "-c", "echo locked; exec cat"]);
@@ -336,7 +338,8 @@ fn suspended_client_is_reported_while_others_wait_for_its_lock() {
     let object = format!("n{}", stopped.expect("the mount")["id"]);
     other.signal(Signal::STOP);
     let waiter = std::thread::spawn(move || drop(locked(&path)));
-    // Run both commands at the same time, because the client is evicted when its lease has expired.
+    // Run the two commands at the same time, because management evicts the client when the client's
+    // lease has expired.
     std::thread::scope(|scope| {
         let health = scope.spawn(|| assert_health_of(&cluster, "client-silent"));
         let (_, seconds) = why("a stopped client", &one("client-silent", &object), || {

@@ -48,7 +48,7 @@ fn make(root: &Path) {
     }
 }
 
-/// Returns all visible attributes of the entries in `root`, one line for each entry.
+/// Returns a line with all visible attributes for each entry in `root`.
 fn state(root: &Path) -> Vec<String> {
     let mut lines = Vec::new();
     let listed = files::read_dir(root).map(|it| it.expect("an entry").path());

@@ -1,4 +1,4 @@
-//! Copies that several hosts do together over real `sshd`s: `skep copy --hosts`, and copies into
+//! Copies in which several hosts take part, over real `sshd`s: `skep copy --hosts`, and copies into
 //! and out of on-demand file systems.
 
 use serde_json::Value;
@@ -13,7 +13,7 @@ const ALL: [&str; 3] = ["10.0.0.1", "10.0.0.2", "10.0.0.3"];
 const LIST: &str = "list() { (cd \"$1\" && find . -printf '%P %y %m %l\\n' | sort && \
     find . -type f -printf '%P %s\\n' | sort && find . -type f -exec sha256sum {} + | sort -k 2); }";
 
-/// Creates a tree of 62 files. One of the files has five pieces, and another one has two names.
+/// Creates a tree of 62 files. One of the files has five pieces, and another file has two names.
 fn fill(site: &SshSite, top: &str) {
     let script = format!(
         "mkdir -p {top}/a/b {top}/empty; cd {top}\n\
@@ -66,7 +66,7 @@ fn several_hosts_copy_one_tree_and_resume_the_copy() {
     let again = copy(&site, &format!("--resume {from} {to}")).expect_success();
     assert!(again.contains("Copied 0 files") && again.contains("Left out 64"), "{again}");
 
-    // A host dies while it copies, so the other hosts copy its share.
+    // One host dies during the copy, so the other hosts copy the share of this host.
     site.admin.run(&format!("rm -r {to}")).expect_success();
     let finished = std::thread::scope(|scope| {
         let options = format!("--rate 300KiB --verify {from} {to}");
@@ -162,7 +162,7 @@ fn data_is_staged_from_and_to_an_object_store() {
     let site = SshSite::new(3);
     let shared = SharedDirectory::new("store");
     let input = format!("{}/input", shared.path());
-    // Only the administrator has credentials.
+    // Only the administrator's host has credentials.
     let store = ObjectStore::start_at(&site.admin, "10.0.0.99:0");
     let options = format!("--s3-endpoint {} --s3-part 5MiB", store.url());
     let skep = |arguments: &str| {
@@ -229,8 +229,8 @@ fn data_that_was_not_staged_out_is_not_removed() {
         "stop",
         &["/mnt/ondemand/.skep-hold protects its data (run 7 is not saved)", "--discard"],
     );
-    // An epilog would remove only its own node's part of the file system. The hold makes the epilog
-    // fail, too.
+    // An epilog would remove only its own node's part of the file system. The hold also makes the
+    // epilog fail.
     let epilog = "SLURM_JOB_ID=1 skep ondemand stop --job --name ondemand";
     let text = site.hosts[2].run(epilog).expect_failure();
     assert!(text.contains(".skep-hold protects the data of ondemand (run 7"), "{text}");
@@ -246,7 +246,7 @@ fn data_that_was_not_staged_out_is_not_removed() {
     site.hosts[0].run("rm /mnt/ondemand/.skep-hold").expect_success();
     wait_for_hold(false);
     // A hold can be a link to a file that the user may not read, so `stop` must not print this file
-    // as root. A dangling link is a hold too.
+    // as root. A dangling link also counts as a hold.
     site.hosts[0]
         .run("echo of root >/srv/private; ln -s /srv/private /mnt/ondemand/.skep-hold")
         .expect_success();

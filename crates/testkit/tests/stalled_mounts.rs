@@ -1,5 +1,5 @@
 //! Mounts whose requests get no reply. `skep health check` reports the mount, the target for which
-//! the mount waits, and how long it has waited. With `--watch`, the command prints the start and
+//! the mount waits, and the duration of this wait. With `--watch`, the command prints the start and
 //! the end of the outage. The log of the mount contains the request that has waited longest.
 
 use serde_json::Value;
@@ -91,7 +91,7 @@ fn mount_is_reported_while_a_request_waits_for_a_target() {
     assert_eq!(changes[0]["change"], "begins");
     assert_eq!(changes[1]["change"], "ends");
     assert_eq!(changes[0]["what"].as_str().map(|it| it.contains(&name)), Some(true));
-    // The outage of the target began earlier than the check that found it.
+    // The outage of the target began before the check that found the outage.
     let all = watch.changes();
     let of_target = all.iter().find(|it| {
         it["change"] == "begins" && it["what"].as_str().is_some_and(|it| it.contains("not served"))

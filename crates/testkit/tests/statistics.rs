@@ -61,7 +61,7 @@ fn socket_of_mount(pid: &str) -> PathBuf {
     Path::new("/run/skep").join(format!("mount-{pid}.sock"))
 }
 
-/// Adds up the samples of a metric on a page. Only samples whose labels contain `label` count.
+/// Adds up the samples of a metric on a page. Adds only samples whose labels contain `label`.
 fn samples(page: &str, metric: &str, label: &str) -> f64 {
     let values = page.lines().filter_map(|line| {
         let (name, value) = line.rsplit_once(' ')?;
@@ -71,7 +71,7 @@ fn samples(page: &str, metric: &str, label: &str) -> f64 {
     values.sum()
 }
 
-/// Writes a file of `mib` MiB, and reads it again without the page cache.
+/// Writes a file of `mib` MiB, and then reads the file without the page cache.
 fn write_and_read(path: &Path, mib: usize) {
     fs::write(path, vec![7; mib * MIB]).expect("the file is written");
     let arguments = ["if=".to_owned() + path.to_str().expect("UTF-8"), "of=/dev/null".into()];
@@ -208,11 +208,11 @@ fn load_is_accounted_by_user_group_and_job() {
 }
 
 /// The mount option `job_variables` names the environment variables with the id of a job. The
-/// option reaches the process of a background mount. A wrong name is refused.
+/// option reaches the process of a background mount. The command refuses a wrong name.
 ///
 /// Command: skep mount.
 #[test]
-fn jobs_are_found_by_the_variables_of_the_mount_option() {
+fn mount_option_names_the_variables_with_the_job_id() {
     let cluster = Cluster::start(Shape::small());
     let directory = cluster.data().with_file_name("mnt-jobs");
     fs::create_dir(&directory).unwrap();
@@ -318,7 +318,7 @@ fn live_statistics_add_up_to_the_operations_of_the_test() {
     showing.wait().unwrap();
 }
 
-/// Otherwise a pipe such as `skep stats | head -1` would never end.
+/// Without this end, a pipe such as `skep stats | head -1` would never end.
 ///
 /// Command: skep stats, skep node disks, skep trace, skep health check.
 #[test]

@@ -1,7 +1,7 @@
 //! External test suites on mounts with both transports: `pjdfstest` (POSIX rules for names,
 //! attributes and errors) and `fsx` (random operations on one file; `fsx` checks each read).
 //!
-//! `cargo xtask ci --only black-box` installs both programs before it runs this test.
+//! `cargo xtask ci --only black-box` installs `pjdfstest` and `fsx` before it runs this test.
 
 use skep_testkit::files;
 use skep_testkit::program::finish;
@@ -14,7 +14,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Time limit for one suite. It is longer than the slowest suite takes.
+/// Time limit for one suite. This limit is longer than the slowest suite takes.
 const PATIENCE: Duration = Duration::from_secs(300);
 /// Minimum rate of `fsx` in operations per second, even on a busy machine.
 const FSX_SLOWEST: u64 = 50;
@@ -38,7 +38,7 @@ entries = [[\"nobody\", \"nogroup\"], [\"daemon\", \"daemon\"]]
 /// Default number of operations on each mount.
 const FSX_OPERATIONS: u64 = 6000;
 const FSX_OPERATIONS_VARIABLE: &str = "SKEP_FSX_OPERATIONS";
-/// Maximum number of operations of one `fsx` process. After more operations, the process would
+/// Maximum number of operations of a single `fsx` process. After more operations, the process would
 /// exceed the limit of memory mappings.
 const FSX_LONGEST_RUN: u64 = 20_000;
 /// Number of operations in a segment. After each segment, the test compares the file on both
@@ -154,7 +154,7 @@ fn fsx_reads_its_own_writes() {
     }
 }
 
-/// Reads a file again and again through one handle until `stop` is set, so that the reading and the
+/// Reads a file repeatedly through a single handle until `stop` is set, so that the reading and the
 /// writing mount share the file. Returns the bytes of a last read that began after `stop` was set.
 fn read_until(stop: &AtomicBool, path: &Path) -> Vec<u8> {
     let mut file = files::open(path);
@@ -175,8 +175,8 @@ fn read_until(stop: &AtomicBool, path: &Path) -> Vec<u8> {
 /// During a segment, `fsx` compares the file with its model. Between two segments, the file must be
 /// equal on both mounts. The mounts write alternately, so each mount has data in its cache that is
 /// outdated because of the other mount's writes. In every second pair of segments, the mount that
-/// does not write reads the file all the time through one handle. After the segment, this handle
-/// must read the same bytes as the writing mount.
+/// does not write reads the file all the time through a single handle. After the segment, a read
+/// through this handle must return the same bytes as a read on the writing mount.
 #[test]
 fn fsx_leaves_the_same_file_on_both_mounts() {
     let seed = fsx_seed();

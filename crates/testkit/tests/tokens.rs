@@ -1,5 +1,6 @@
 //! The replacement of a cluster's token. Nodes that have already joined continue to work. Services
-//! accept the new token after its installation, and refuse the previous token after its revocation.
+//! accept the new token after the installation of this token, and refuse the previous token after
+//! its revocation.
 
 use skep_testkit::cluster::skep;
 use skep_testkit::schema::check;
@@ -17,7 +18,7 @@ fn with_other_secret(token: &str) -> String {
 #[test]
 fn token_can_be_replaced_and_revoked_while_mounts_are_in_use() {
     let mut cluster = Cluster::start(Shape { metadata_targets: 1, ..Shape::small() });
-    // The mounts must use connections to storage too.
+    // The mounts must also use connections to storage.
     cluster.turn_off_inline_bytes();
     let scratch = Scratch::new();
     let secret_file = |name: &str, token: &str| {
@@ -39,7 +40,7 @@ fn token_can_be_replaced_and_revoked_while_mounts_are_in_use() {
     let old_id = text(&listed(&management)[0]["id"]);
     files::write(cluster.path().join("before"), "before");
 
-    // All services accept the previous token until it is revoked. Until the new token is installed
+    // All services accept the previous token until its revocation. Until the new token is installed
     // on the other services, only management accepts it.
     let replaced = ["token", "replace", "--directory", &management, "--output", "json"];
     let replaced = serde_json::from_str(&skep(replaced).expect_success()).expect("JSON");
@@ -69,8 +70,8 @@ fn token_can_be_replaced_and_revoked_while_mounts_are_in_use() {
     files::write(second.path().join("second"), "by the new token");
     assert_eq!(files::read(cluster.path().join("second")), b"by the new token");
 
-    // No node can join with a revoked token. The first mount joined with this token earlier, so it
-    // continues to work.
+    // No node can join with a revoked token. The first mount has joined with this token before the
+    // revocation, so this mount continues to work.
     let revoke = |directory: &str, more: &[&str]| {
         let revoke = ["token", "revoke", &old_id, "--directory", directory, "--output", "json"];
         skep([&revoke[..], more].concat())
@@ -106,8 +107,8 @@ fn token_can_be_replaced_and_revoked_while_mounts_are_in_use() {
 
 /// Command: skep token replace, skep token install, skep node list.
 ///
-/// Regression test: after a replacement on one management node, commands reported that another node
-/// is not the leader, and not that the leader refuses the new token.
+/// Regression test: after a replacement on one management node, commands did not report that the
+/// leader refuses the new token, but that another node is not the leader.
 #[test]
 fn management_nodes_without_the_new_token_are_reported() {
     let more = vec!["--management-nodes".to_owned(), "3".to_owned()];
@@ -133,8 +134,8 @@ fn management_nodes_without_the_new_token_are_reported() {
     let install = |directory: &str| {
         skep(["token", "install", "--token-file", &new, "--directory", directory])
     };
-    // The third node refuses the token until the command has run there too. The second one reads
-    // its new token after a moment, and is not named.
+    // The third node refuses the token until the command has also run on this node. The second node
+    // reads its new token after a moment, so the message does not name this node.
     let second = install(&directories[1]);
     let (_, warning) = second.stderr.split_once("management at ").expect("a warning");
     let (named, _) = warning.split_once(" does not accept this token yet").expect("a warning");
@@ -153,8 +154,8 @@ fn management_nodes_without_the_new_token_are_reported() {
 
 /// Command: skep token install.
 ///
-/// Regression test: a process used a wrong secret in its token file, and its peers refused it until
-/// an administrator repaired the file.
+/// Regression test: a process used a wrong secret in its token file, and its peers refused the
+/// process until an administrator repaired the file.
 #[test]
 fn process_keeps_its_token_if_management_refuses_a_changed_one() {
     let mut cluster = Cluster::start(Shape::small());

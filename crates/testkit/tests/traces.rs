@@ -47,7 +47,7 @@ fn slow_operation_is_explained_by_its_trace_id() {
     let targets = cluster.skep_list(&["target", "list"]);
     let slow = targets.iter().find(|it| it["path"].text().contains("storage-3")).expect("a target");
     cluster.hand_down(cluster.path(), "count=all");
-    // A pause of the whole host can be the longest part of one operation, so write until an
+    // A pause of the whole host can be the longest part of an operation, so write until an
     // operation is slow mainly because of the disk.
     let mut numbers = 0..64_u32;
     let operation = wait_for("a mount reports an operation that the disk slows", PATIENCE, || {
@@ -125,7 +125,7 @@ impl Drop for Follower {
 
 /// Command: skep trace.
 #[test]
-fn trace_shows_users_their_own_operations_and_root_all() {
+fn trace_shows_root_all_and_users_their_own_operations() {
     const USER: &str = "60001";
     let cluster = Cluster::start(Shape::small());
     let directory = cluster.path().join("run");
@@ -237,7 +237,7 @@ fn trace_shows_names_and_errors(directory: &Path, other: &Path) {
 
 /// Command: skep why.
 #[test]
-fn users_see_only_their_own_slow_operations_and_their_stages() {
+fn why_shows_users_only_their_own_slow_operations() {
     const USER: &str = "60001";
     let more = ["--set", "storage:emulation.rate=1MB"].map(String::from).to_vec();
     let cluster = Cluster::start(Shape { more, ..Shape::small() });
@@ -297,7 +297,7 @@ fn unknown_trace_id_is_refused_with_a_fix() {
     assert!(both.stderr.contains("cannot be used with"), "{}", both.stderr);
 }
 
-/// Receives one request of the monitor's exporter, and returns the body of the request.
+/// Receives a request of the monitor's exporter, and returns the body of this request.
 fn receive(stream: &TcpStream) -> Value {
     let request = HttpRequest::read(stream, PATIENCE).expect("a request");
     assert!(request.head.starts_with("POST /v1/traces HTTP/1.1\r\n"), "{}", request.head);
@@ -305,8 +305,9 @@ fn receive(stream: &TcpStream) -> Value {
     serde_json::from_slice(&request.body).expect("JSON")
 }
 
-/// Starts a collector of traces. It replies to the first request with the error that it is busy.
-/// Returns the address of the collector, and a channel with the requests that it accepts.
+/// Starts a collector of traces. The collector replies to the first request with the error that the
+/// collector is busy. Returns the address of the collector, and a channel with the requests that it
+/// accepts.
 fn collector() -> (String, Receiver<Value>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = listener.local_addr().expect("an address").to_string();

@@ -19,7 +19,7 @@ fn chunk_bytes(cluster: &Cluster, service: &str) -> u64 {
 }
 
 /// docs/semantics.md 3.1. The test kills all processes when only one of two storage services has
-/// truncated its chunk files. Regression test: the file had its old length again, and bytes that a
+/// truncated its chunk files. Regression test: the file got its old length back, and bytes that a
 /// program had synced were zeros.
 #[test]
 fn kill_of_all_processes_in_a_truncation_zeroes_no_synced_bytes() {
@@ -47,7 +47,7 @@ fn kill_of_all_processes_in_a_truncation_zeroes_no_synced_bytes() {
     let found = files::read(cluster.path().join("file"));
     assert_eq!(found.len(), 100);
     assert_eq!(verify::first_difference(&content[..100], &found), None);
-    // The truncated bytes do not reappear when the file grows again.
+    // The truncated bytes do not reappear when a program extends the file.
     let file = files::open_with(fs::OpenOptions::new().write(true), cluster.path().join("file"));
     files::set_len(&file, LONG as u64);
     let found = files::read(cluster.path().join("file"));
@@ -56,17 +56,17 @@ fn kill_of_all_processes_in_a_truncation_zeroes_no_synced_bytes() {
     cluster.stop_except(&[]);
 }
 
-/// Truncates a file to zero without opening it, by `truncate(2)`.
+/// Truncates a file to zero by `truncate(2)`, without opening the file.
 fn truncate_by_path(path: &Path) {
     let mut command = Command::new("python3");
     command.args(["-c", "import os, sys; os.truncate(sys.argv[1], 0)"]).arg(path);
     finish(&mut command, PATIENCE).expect_success();
 }
 
-/// docs/semantics.md 1.2, 2.9. One mount has the file open and appends to it, while another mount
-/// truncates the file by path. The bytes of one file are in metadata, and the bytes of the other
-/// file are on storage. Regression test: the appends continued at the old end of the file, behind a
-/// hole.
+/// docs/semantics.md 1.2, 2.9. One mount has the file open and appends to this file, while another
+/// mount truncates the file by path. The bytes of one file are in metadata, and the bytes of the
+/// other file are on storage. Regression test: the appends continued at the old end of the file,
+/// behind a hole.
 #[test]
 fn append_starts_at_the_end_after_a_truncation_by_another_mount() {
     let mut cluster = Cluster::start(Shape::small());

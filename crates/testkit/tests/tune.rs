@@ -77,7 +77,8 @@ fn tune_measure_compares_values_and_restores_them() {
         let of_host = ["measure", "--root", at.as_str(), "--role", "storage"];
         run(&[&of_host[..], more, &["--"], command].concat())
     };
-    // The command prints the value of one setting, so only the rule of this setting has a gain.
+    // The measured command prints the value of one setting, so only the rule of this setting has a
+    // gain.
     let file = swappiness.display().to_string();
     let number = ["--number", "--repetitions", "2", "--output", "json"];
     let measured = with(&number, &["cat", &file]).expect_success();
@@ -99,7 +100,7 @@ fn tune_measure_compares_values_and_restores_them() {
     is_restored();
     let shown = with(&["--only", "swappiness"], &["true"]).expect_success();
     assert!(shown.contains("seconds of the command"), "{shown}");
-    // Fails only with the recommended value.
+    // This command fails only with the recommended value.
     let fails = with(&["--only", "swappiness"], &["grep", "-q", "60", &file]);
     assert!(
         !fails.status.success() && fails.stderr.contains("cannot measure command"),
@@ -109,7 +110,8 @@ fn tune_measure_compares_values_and_restores_them() {
     let text = with(&["--only", "swappiness", "--number"], &["echo", "fast"]);
     assert!(text.stderr.contains("'fast' is not a number"), "{}", text.stderr);
     run(&["apply", "--root", &at, "--role", "storage"]).expect_success();
-    // The command creates nothing, so the exit code is not the one for an object that exists.
+    // The command creates no object, so its exit code differs from the code for an object that
+    // already exists.
     let refused = with(&[], &["true"]);
     assert_eq!(refused.status.code(), Some(2), "{}", refused.stderr);
     assert!(refused.stderr.contains("run `skep tune undo` first"), "{}", refused.stderr);
@@ -122,7 +124,8 @@ fn interrupted_tune_measure_restores_the_settings() {
     let root = scratch.path();
     let swappiness = root.join("proc/sys/vm/swappiness");
     let begun = root.join("begun");
-    // The command takes long only with the recommended value, so the signal comes while it is set.
+    // The command takes long only with the recommended value, so the signal comes while this value
+    // is set.
     let script = format!(
         "grep -q 60 {} || {{ touch {}; exec sleep 1000; }}",
         swappiness.display(),

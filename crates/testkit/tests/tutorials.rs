@@ -1,6 +1,6 @@
-//! Runs the commands of the tutorials unchanged. The tutorials for a laptop and for users run on
-//! one host, the second one as a user without the token. The tutorial for a rack runs on several
-//! hosts, each with its own network, root directory and `sshd`.
+//! Runs the commands of the tutorials unchanged. The tutorials for a laptop and for users run on a
+//! single host, the tutorial for users as a user without the token. The tutorial for a rack runs on
+//! several hosts, each with its own network, root directory and `sshd`.
 //!
 //! The tutorials about clouds and Slurm have no commands that a test could run. Instead,
 //! `templates.rs` executes the user data of the templates, and `ondemand.rs` executes the prolog
@@ -14,8 +14,8 @@ const LAPTOP: &str = include_str!("../../../docs/tutorials/laptop.md");
 const USER: &str = include_str!("../../../docs/tutorials/user.md");
 const RACK: &str = include_str!("../../../docs/tutorials/rack.md");
 
-/// Time limit of one block of commands. It is long, because a block may deploy to five hosts on a
-/// busy machine.
+/// Time limit of one block of commands. The limit is long, because a block may deploy to five hosts
+/// on a busy machine.
 const LONG: Duration = Duration::from_secs(300);
 
 /// Runs the commands of a block in the directory `place` of a host, and returns their output.

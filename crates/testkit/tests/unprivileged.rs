@@ -1,6 +1,6 @@
-//! `skep up` and `skep mount` run by an ordinary user. The commands mount by `fusermount3`. If they
-//! cannot mount, their message names the missing package or permission. They log to a directory to
-//! which only this user can write.
+//! `skep up` and `skep mount` run by an ordinary user. The commands mount by `fusermount3`. If a
+//! command cannot mount, its message names the missing package or permission. The commands log to a
+//! directory to which only this user can write.
 //!
 //! The user is `nobody`. Each test has its own mount namespace with its own `/dev/fuse`, so the
 //! tests change neither the permissions nor the mounts of the machine.
@@ -109,8 +109,8 @@ fn ordinary_user_can_mount_a_cluster_of_root() {
     cluster.stop();
 }
 
-/// `allow_other` needs an entry in `/etc/fuse.conf`. Without this entry, a mount with the option is
-/// refused.
+/// `allow_other` needs an entry in `/etc/fuse.conf`. Without this entry, `fusermount3` refuses a
+/// mount with the option.
 #[test]
 fn user_mounts_accept_allow_other_if_fuse_conf_permits_it() {
     let cluster = cluster_of_root();
@@ -157,7 +157,7 @@ fn fstab_line_with_user_can_be_mounted_by_ordinary_users() {
 const TRY: &str = "../skep mount --detach --cluster 127.0.0.1:1 --token-file token --retry 0 mnt \
                    2>&1 | sed -n 's/Full log: //p'";
 
-/// Each mount point has a log of its own, in a directory in which no other user can create files.
+/// Each mount point has its own log, in a directory in which no other user can create files.
 #[test]
 fn logs_of_background_mounts_are_writable_only_by_their_user() {
     let script = format!(
@@ -189,7 +189,7 @@ fn logs_of_background_mounts_are_writable_only_by_their_user() {
     ];
     assert_eq!(lines.len(), 1 + expected.len() + 2, "{printed}");
     assert_eq!(lines[1..=expected.len()], expected, "{printed}");
-    // If the log directory belongs to another user, the mount does not use it.
+    // If the log directory belongs to another user, the mount does not use this directory.
     let (other, within) = (lines[lines.len() - 2], lines[lines.len() - 1]);
     assert!(other.starts_with(&format!("{home}/tmp/skep-{NOBODY}-")), "{printed}");
     assert_eq!(within, "0", "{printed}");

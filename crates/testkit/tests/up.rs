@@ -1,6 +1,6 @@
-//! `skep up` and `skep down`: one command starts a cluster, and later commands find it. The
-//! supervisor restarts services, several clusters can run at the same time, and the administrative
-//! commands show each cluster.
+//! `skep up` and `skep down`: one command starts a cluster, and all following commands find this
+//! cluster. The supervisor restarts services, several clusters can run at the same time, and the
+//! administrative commands show each cluster.
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -51,7 +51,7 @@ fn lists_show_all_nodes_targets_and_groups_of_a_cluster() {
     // target.
     let of = |path: &Path| rustix::fs::statvfs(path).or_fail("statvfs", path);
     let (host, mount) = (of(cluster.data()), of(cluster.path()));
-    // Space that the file system reserves for root is no capacity.
+    // Space that the file system reserves for root does not count as capacity.
     let total = |it: &rustix::fs::StatVfs| (it.f_blocks - it.f_bfree + it.f_bavail) * it.f_frsize;
     assert!(total(&host).abs_diff(total(&mount)) <= mount.f_frsize);
     for target in &targets {
@@ -184,7 +184,7 @@ fn free_space_does_not_change_while_management_is_stopped() {
     management.signal(Signal::STOP);
     stranger.set(true);
     // While management runs, the shown free space is never older than about 5 seconds. Wait longer
-    // than that.
+    // than these 5 seconds.
     let shown = eventually(Duration::from_secs(8), || {
         let now = free(cluster.path());
         has_moved(before, now).then_some(now)
@@ -245,7 +245,7 @@ fn restarted_cluster_has_the_same_files_and_addresses() {
     assert_eq!(files::read(cluster.path().join("kept")), b"as it was");
     assert_eq!(addresses(), before);
     cluster.stop();
-    // Stopping a stopped cluster succeeds. Starting it with another shape fails.
+    // A stop of a stopped cluster succeeds. A start of this cluster with another shape fails.
     cluster.stop();
     let data = cluster.data().display().to_string();
     let other = cluster::skep(["up", "--detach", "--data-dir", &data, "--metadata-targets", "2"]);
@@ -290,7 +290,7 @@ fn killed_processes_are_restarted_and_logged() {
     for name in ["storage-1", "management", "metadata-1", "mount"] {
         assert!(log.contains(&format!("{name} exited unexpectedly (signal 9)")), "{name}: {log}");
         assert!(log.contains(&format!("{name} is running again")), "{name}: {log}");
-        // The services reported their start to a process that has exited since. The services must
+        // The services reported their start to a process that has since exited. The services must
         // not log an error about this.
         let log = cluster.data().join(format!("logs/{name}.log"));
         let log = files::read_to_string(log);
@@ -371,7 +371,8 @@ fn skep_up_refuses_foreign_directories_and_damaged_logs() {
 
 #[test]
 fn cluster_starts_even_if_its_monitor_fails() {
-    // This monitor fails. It has no password, so it refuses an address that other hosts can reach.
+    // This monitor fails, because without a password it refuses an address that other hosts can
+    // reach.
     let more = ["--set", "monitor:listen=0.0.0.0:0"].map(String::from).to_vec();
     let cluster = Cluster::start(Shape { monitor: true, more, ..Shape::small() });
     files::write(cluster.path().join("file"), "text");

@@ -1,5 +1,6 @@
-//! Tests the simulated disk of the power-loss tests. It must keep all flushed writes, and must lose
-//! unflushed ones. Otherwise a test could not find a missing sync in Skep.
+//! Tests the simulated disk of the power-loss tests. The disk must keep all flushed writes, and
+//! must lose unflushed writes. A disk that keeps unflushed writes could not show a missing sync in
+//! Skep.
 
 use rustix::fs::OFlags;
 use skep_testkit::power::{Disk, FileSystem};

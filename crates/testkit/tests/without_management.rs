@@ -1,8 +1,8 @@
 //! Management is never on the I/O path. If management is down, restarted services use their cached
 //! cluster map, and the mount continues to work. A target that management has never registered must
-//! wait for management. When management runs again, the cluster map has all targets.
+//! wait for management. After management has restarted, the cluster map has all targets.
 //!
-//! The tests start each service separately, because `skep up` would also start management again.
+//! The tests start each service separately, because `skep up` would also restart management.
 
 use skep_testkit::files;
 use skep_testkit::program::{Finished, finish};
@@ -22,7 +22,7 @@ struct Service {
 }
 
 impl Service {
-    /// Starts the service for the first time, or again after it was killed.
+    /// Starts the service for the first time, or restarts the killed service.
     fn start(&mut self) {
         let log = self.directory.join("service.log");
         let log = files::open_with(OpenOptions::new().create(true).append(true), log);
@@ -42,7 +42,7 @@ impl Service {
         self.arguments[0] == role
     }
 
-    /// Waits until the service has stored its cached cluster map again after the time `since`.
+    /// Waits until the service has stored its cached cluster map after the time `since`.
     fn await_cached_map(&self, since: SystemTime) {
         wait_for("the cluster map is kept", PATIENCE, || {
             let file = fs::metadata(self.directory.join("kept-map")).ok()?;
@@ -59,8 +59,8 @@ impl Drop for Service {
 
 /// A cluster whose services are child processes of the test.
 struct Loose {
-    // This must be the first field, because fields are dropped in this order. If the cluster were
-    // dropped first, its drop would wait forever for the services to end.
+    // The services must be the first field, because fields are dropped in this order. A drop of the
+    // cluster before the services would wait forever for the services to end.
     services: Vec<Service>,
     mount: Mounted,
     cluster: Cluster,
@@ -93,7 +93,7 @@ impl Loose {
         self.services.iter_mut().filter(move |it| it.is(role))
     }
 
-    /// Restarts a storage service with one more target, which management has never registered.
+    /// Restarts a storage service with a further target, which management has never registered.
     fn add_storage_target(&mut self) -> PathBuf {
         let token = self.cluster.data().join("management/join-token");
         let service = self.of("storage").next().expect("a storage service");
@@ -127,7 +127,7 @@ impl Loose {
     }
 }
 
-/// Runs `body` in a thread, because it may wait for servers. Panics if it takes too long.
+/// Runs `body` in a thread, because `body` may wait for servers. Panics if `body` takes too long.
 fn in_time(what: &'static str, body: impl FnOnce() + Send + 'static) {
     let (done, is_done) = mpsc::channel();
     let thread = std::thread::spawn(move || {
@@ -177,8 +177,8 @@ fn services_start_and_files_are_usable_without_management() {
     let answering = lines.iter().filter(|line| line.contains(": reachable at ")).count();
     assert_eq!(answering, 4, "the map of the mount names the other services: {lines:?}");
 
-    // First kill and restart all services of each kind except one, then kill and restart all of
-    // them.
+    // First kill and restart all services of each kind except one service, then kill and restart
+    // all services.
     for skipped in [1, 0] {
         for role in ["metadata", "storage"] {
             loose.of(role).skip(skipped).for_each(Service::kill);

@@ -77,8 +77,8 @@ fn users_query_their_files_through_the_mount() {
         assert!(info.contains(&format!("Path: {path}\n")), "{info}");
     }
 
-    // The kernel asks the mount for no `user` attributes of links and pipes, but the command must
-    // describe such entries too.
+    // The kernel does not request `user` attributes of links and pipes from the mount, but the
+    // command must also describe such entries.
     let (link, fifo) = (format!("{mount}/link"), format!("{mount}/fifo"));
     std::os::unix::fs::symlink("file", &link).expect("a link");
     finish(Command::new("mkfifo").arg(&fifo), PATIENCE).expect_success();
@@ -93,8 +93,8 @@ fn users_query_their_files_through_the_mount() {
     let locks: Value = serde_json::from_str(&locks).expect("JSON");
     assert_eq!(locks[0]["path"], *file, "JSON has the path that the user named");
 
-    // If the token is refused, the message names a similar command that needs no token, if there is
-    // one.
+    // If Skep refuses the token, the message names a similar command that needs no token, if such a
+    // command exists.
     let data = text(cluster.data());
     for (command, way_out) in [
         (&["health", "df"][..], "`skep health df PATH`"),
@@ -242,7 +242,7 @@ fn clients_are_selected_by_host_or_wildcard() {
 
 /// Command: skep why.
 #[test]
-fn users_see_the_causes_of_their_slow_operations() {
+fn why_shows_users_the_causes_of_their_slow_operations() {
     let rate = ["--set", "storage:emulation.rate=1MB"].map(String::from).to_vec();
     let cluster = Cluster::start(Shape { more: rate, ..Shape::small() });
     let user = User::new();
@@ -286,7 +286,7 @@ fn users_see_the_causes_of_their_slow_operations() {
 ///
 /// Command: skep stats, skep client stats.
 #[test]
-fn users_see_their_own_load_through_the_mount() {
+fn stats_shows_users_their_own_load_through_the_mount() {
     let cluster = Cluster::start(Shape::small());
     let user = User::new();
     let mount = text(cluster.path());
@@ -332,8 +332,8 @@ fn users_see_their_own_load_through_the_mount() {
     let table = table.expect_success();
     assert!(table.contains("P99") && !table.contains("QUEUED"), "{table}");
     // The requests of the command itself must not count as load, although the command looks up the
-    // path of the mount for each query. At first, the mount may still close files of the programs
-    // above.
+    // path of the mount for each query. For a moment, the mount may still close files of the
+    // programs that have ended.
     let idle = ["stats", "--mount", &mount, "--interval", "2s", "--once", "--output", "json"];
     wait_for("an idle user has no load", PATIENCE, || {
         let shown: Value = serde_json::from_str(&user.skep(&idle).expect_success()).expect("JSON");
@@ -369,7 +369,7 @@ fn refusals_to_users_name_one_reason_and_its_fix() {
 
     let token = text(&cluster.data().join("management/join-token"));
     let closed = ["node", "list", "--cluster", "127.0.0.1:1", "--token-file", &token];
-    // The user may not read the directory of management either.
+    // The user also has no permission to read the directory of management.
     let directory = text(cluster.data());
     for closed in [&closed[..], &["node", "list", "--cluster", &directory]] {
         let closed = user.skep(closed).expect_failure();

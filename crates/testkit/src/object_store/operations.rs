@@ -59,8 +59,8 @@ pub(super) fn carry_out(state: &mut State, request: &Request) -> Reply {
 fn list(state: &State, request: &Request) -> Reply {
     let query = |name: &str| request.query.get(name).map(String::as_str);
     let prefix = query("prefix").unwrap_or_default();
-    // The continuation token is the escaped last key of the previous page. The query contains it in
-    // escaped form, so the key is escaped twice.
+    // The continuation token is the escaped last key of the previous page. The query contains this
+    // token in escaped form, so the key is escaped twice.
     let after = wire::unescape(query("continuation-token").unwrap_or_default());
     let found: Vec<_> =
         state.objects.iter().filter(|(key, _)| key.starts_with(prefix) && **key > after).collect();

@@ -29,7 +29,7 @@ fn text(path: &Path) -> &str {
 }
 
 impl Authority {
-    /// Creates an authority. Its files are in `directory`, which must exist.
+    /// Creates an authority. The authority's files are in `directory`, which must exist.
     pub fn create(directory: &Path) -> Self {
         let authority = Self { directory: directory.to_owned() };
         let [key, certificate] = [authority.file("authority.key"), authority.certificate()];

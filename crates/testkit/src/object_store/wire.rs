@@ -12,10 +12,10 @@ use std::ops::Range;
 #[derive(Debug)]
 pub(crate) struct Request {
     pub(crate) method: String,
-    /// Path and query, in the form in which they were received.
+    /// Path and query of the request, as the client sent them.
     pub(crate) target: String,
     pub(crate) query: BTreeMap<String, String>,
-    /// The headers. Their names are in lower case.
+    /// The headers. The names of the headers are in lower case.
     headers: BTreeMap<String, String>,
     pub(crate) body: Vec<u8>,
 }
@@ -29,7 +29,7 @@ pub(crate) struct Reply {
     /// Whether the reply contains only the length of the body, and not the body.
     pub(crate) is_head: bool,
     /// `Some(None)`: the store closes the connection instead of sending the reply. `Some(Some(n))`:
-    /// it closes the connection after `n` bytes of the body.
+    /// the store closes the connection after `n` bytes of the body.
     pub(crate) cut_after: Option<Option<usize>>,
 }
 
@@ -211,7 +211,7 @@ pub(crate) fn escape(text: &str) -> String {
     escaped
 }
 
-/// Replaces escape sequences by the bytes that they represent.
+/// Replaces each escape sequence by the byte that the sequence represents.
 pub(crate) fn unescape(text: &str) -> String {
     let bytes = text.as_bytes();
     let (mut found, mut at) = (Vec::new(), 0);

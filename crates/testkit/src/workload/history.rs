@@ -1,5 +1,5 @@
-//! Stores records of a worker's operations, and derives from them the states of each name that are
-//! allowed after a crash.
+//! Stores records of a worker's operations, and derives from these records the states that each
+//! name may have after a crash.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -16,8 +16,8 @@ pub(crate) enum State {
     /// The log or the file of blocks. The worker never renames these files, and `ongoing` checks
     /// their contents.
     Fixed,
-    /// A file whose creation the crash interrupted. The file may have any contents. Its length may
-    /// change until the lease of the client that created it has expired.
+    /// A file whose creation the crash interrupted. The file may have any contents. The length of
+    /// the file may change until the lease of the client that created the file has expired.
     Partial {
         /// Inode number of the file. `None` until a check has found the file.
         inode: Option<u64>,
@@ -51,8 +51,7 @@ impl State {
 pub struct Crash {
     /// An operation that was acknowledged before this moment must survive.
     pub settled: Instant,
-    /// Data must survive if it was synced before this moment. An operation must survive if its sync
-    /// was acknowledged before this moment.
+    /// Data and operations must survive if their sync was acknowledged before this moment.
     pub begun: Instant,
     /// Operations that began after this moment must have no effect.
     pub ended: Instant,
@@ -110,7 +109,7 @@ struct Record {
 pub(crate) struct History(BTreeMap<String, Vec<Record>>);
 
 /// Age from which an acknowledged operation survives every crash of a test. Of the records of a
-/// name that have at least this age, the history stores only the newest one.
+/// name that have at least this age, the history stores only the newest record.
 const FORGET_AFTER: Duration = Duration::from_secs(30);
 
 impl History {
@@ -169,7 +168,7 @@ impl History {
     }
 
     /// Whether the length that a check has found for a file after a crash cannot change any more.
-    /// If the crash can lose unsynced lengths, the found file must equal a recorded one in inode
+    /// If the crash can lose unsynced lengths, the found file must equal a recorded file in inode
     /// number and length. The recorded file is either the newest state that must survive the crash,
     /// or another allowed state that the worker had synced. (A metadata host may have lost the
     /// reported length of an unsynced file, but not the file's name.)
@@ -201,7 +200,7 @@ impl History {
         possible
     }
 
-    /// Replaces all records of a name by one record with the state that a check has found.
+    /// Replaces all records of a name by a single record with the state that a check has found.
     pub(crate) fn replace(&mut self, name: String, state: State) {
         let now = Instant::now();
         let record = Record { started: now, acknowledged: Some(now), durable: true, state };

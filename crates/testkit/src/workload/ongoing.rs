@@ -1,4 +1,4 @@
-//! Files that a worker writes again and again: a growing log, and a file whose blocks the worker
+//! Files that a worker writes repeatedly: a growing log, and a file whose blocks the worker
 //! overwrites.
 
 use super::history::Crash;
@@ -15,7 +15,8 @@ use std::time::Instant;
 pub(crate) const LOG: &str = "log";
 /// Name of the file of blocks, which the worker overwrites.
 pub(crate) const BLOCKS: &str = "blocks";
-/// Length in bytes beyond which the worker truncates the log to zero and begins again.
+/// Length in bytes beyond which the worker truncates the log to zero and starts a new log in the
+/// same file.
 const MAX_LOG: u64 = 6 << 20;
 /// Number of blocks in the file of blocks. Each block has [`BLOCK`] bytes, and writes of several
 /// blocks cross chunk boundaries.
@@ -108,8 +109,8 @@ impl Log {
         Ok(())
     }
 
-    /// Checks the log after a crash, and returns a line for each problem. Then truncates the log
-    /// after the last byte that had to survive.
+    /// Checks the log after a crash, and returns a line for each problem. After the check,
+    /// truncates the log after the last byte that had to survive.
     pub(crate) fn check(&mut self, root: &Path, crash: &Crash) -> Vec<String> {
         self.path = root.join(LOG);
         let found = match fs::read(&self.path) {
@@ -136,8 +137,8 @@ impl Log {
                 found.len()
             ));
         }
-        // Beyond `surviving`, a part of an append may have survived. Each byte there must be
-        // correct, or zero if it was never written.
+        // Beyond `surviving`, a part of an append may have survived. Each byte beyond `surviving`
+        // must be correct, or zero if the append did not write that byte.
         let wrong = found.iter().zip(0_u64..).find(|(byte, offset)| {
             **byte != log_byte(self.seed, *offset) && (*offset < surviving || **byte != 0)
         });
@@ -164,7 +165,7 @@ struct Version {
     synced: Option<Instant>,
 }
 
-/// The file of blocks, which the worker overwrites in place. Each block has a version of its own.
+/// The file of blocks, which the worker overwrites in place. Each block has its own version.
 #[derive(Debug)]
 pub(crate) struct Blocks {
     seed: u64,
@@ -229,8 +230,8 @@ impl Blocks {
         Ok(())
     }
 
-    /// Checks the blocks after a crash, and returns a line for each problem. Then overwrites the
-    /// whole file.
+    /// Checks the blocks after a crash, and returns a line for each problem. After the check,
+    /// overwrites the whole file.
     pub(crate) fn check(&mut self, root: &Path, crash: &Crash) -> Vec<String> {
         let path = root.join(BLOCKS);
         let found = match fs::read(&path) {

@@ -1,5 +1,6 @@
 //! Copies of a tree that contains every kind of file and attribute. `rsync` and `tar` copy the tree
-//! to one mount, and copy it back from the other mount. The copies must be equal to the original.
+//! to one mount, and copy the tree back from the other mount. The copies must be equal to the
+//! original.
 
 use crate::{Places, text};
 use rustix::fs::{XattrFlags, lsetxattr};

@@ -1,5 +1,5 @@
-//! SQLite: several processes transfer amounts between accounts. Afterwards the total must be the
-//! same as before, and the database must contain every committed transfer.
+//! SQLite: several processes transfer amounts between accounts. After all transfers, the total must
+//! equal the total before them, and the database must contain every committed transfer.
 
 use crate::{Places, text};
 use skep_testkit::program::{finish, run};
@@ -10,8 +10,8 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 const PROGRAM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/applications/sqlite.py");
-/// Time limit of a process. It is longer than in other tests, because each commit of the database
-/// waits for stable storage.
+/// Time limit of a process. The limit is longer than in other tests, because each commit of the
+/// database waits for stable storage.
 const PATIENCE: Duration = Duration::from_secs(240);
 
 fn sqlite(arguments: &[&str]) {
@@ -31,7 +31,7 @@ fn writers(count: &str, of: &[(&str, &Path)]) {
     });
 }
 
-/// With a rollback journal, SQLite on several hosts requires nothing but correct file locks and
+/// With a rollback journal, SQLite on several hosts requires only correct file locks and a correct
 /// `fsync`.
 pub(crate) fn sqlite_writers_on_both_mounts_lose_no_transfer(places: &Places) {
     sqlite(&["make", &base(&places.one), "delete"]);
@@ -67,9 +67,9 @@ pub(crate) fn sqlite_rolls_back_the_journal_of_a_killed_writer(places: &Places) 
     sqlite(&["check", &base(&places.one), "a:5", "b:5"]);
 }
 
-/// In WAL mode, the processes of SQLite share memory through a mapped file. So all of them must use
-/// the same mount, as SQLite requires on network file systems. After the last close, the other
-/// mount must have all data.
+/// In WAL mode, the processes of SQLite share memory through a mapped file. So all these processes
+/// must use the same mount, as SQLite requires on network file systems. After the last close of the
+/// database, the other mount must show all data.
 pub(crate) fn sqlite_wal_of_one_mount_is_complete_on_the_other_mount(places: &Places) {
     sqlite(&["make", &base(&places.one), "wal"]);
     writers("100", &[("a", &places.one), ("b", &places.one), ("c", &places.one)]);

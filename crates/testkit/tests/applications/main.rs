@@ -1,7 +1,7 @@
 //! Applications that use two mounts of one cluster at the same time. The mounts have different
 //! transports. The applications are databases, source trees and builds, archives, and verified
-//! writes. The tests check the results on the other mount, or compare them with the local file
-//! system.
+//! writes. The tests check the results on the other mount, or compare the results with the local
+//! file system.
 //!
 //! Longer tests of applications are in `external`.
 

@@ -32,7 +32,7 @@ fn repository(directory: &Path, commits: usize) {
 }
 
 /// `git gc` replaces packs while the other mount clones the repository. The clone must find every
-/// object, either in an old pack or in a new pack.
+/// object, either in a pack from before `git gc` or in a new pack.
 pub(crate) fn clone_succeeds_during_git_gc_on_the_other_mount(places: &Places) {
     let (here, there) = (places.one.join("repository"), places.other.join("repository"));
     repository(&here, 10);
@@ -64,8 +64,8 @@ pub(crate) fn clone_succeeds_during_git_gc_on_the_other_mount(places: &Places) {
     assert_eq!(git(&there, &["status", "--porcelain"]), "");
 }
 
-/// Two work trees of one repository commit at the same time, each to a branch of its own. Git
-/// creates references and packs by `link` and `rename`, here on both mounts.
+/// Git commits in two work trees of one repository at the same time, in each work tree to its own
+/// branch. Git creates references and packs by `link` and `rename`, in this test on both mounts.
 pub(crate) fn concurrent_git_commits_of_both_mounts_are_kept(places: &Places) {
     let here = places.one.join("repository");
     repository(&here, 2);
@@ -96,7 +96,7 @@ pub(crate) fn concurrent_git_commits_of_both_mounts_are_kept(places: &Places) {
     assert_eq!(git(&places.other.join("repository"), &["ls-files"]).lines().count(), 6 + 24);
 }
 
-/// Writes a C program of several source files, and one header that all of them include.
+/// Writes a C program of several source files, and one header that all source files include.
 fn project(directory: &Path) {
     files::create_dir(directory);
     files::write(directory.join("all.h"), "#define ADDED 1\n");
@@ -123,8 +123,8 @@ fn make(directory: &Path) -> (usize, String) {
     (compiled, run_in(directory, "./program", [""; 0]))
 }
 
-/// Waits until both mounts show the same modification time for a file. Cached attributes may be too
-/// old for up to a second.
+/// Waits until both mounts show the same modification time for a file. A mount may show outdated
+/// cached attributes for up to a second.
 fn same_time(places: &Places, name: &str) {
     wait_for("the other mount sees the new time", Duration::from_secs(10), || {
         let times = [&places.one, &places.other].map(|place| {
@@ -135,9 +135,9 @@ fn same_time(places: &Places, name: &str) {
     });
 }
 
-/// The metadata host sets all times. So a file that was created later is also newer, even if two
-/// mounts created the files, and whatever the clocks of the client hosts show. Therefore make
-/// rebuilds exactly the outdated files.
+/// The metadata host sets all times. So of two files that different mounts create, the second file
+/// also has the newer time, whatever the clocks of the client hosts show. Therefore `make` rebuilds
+/// exactly the outdated files.
 pub(crate) fn make_rebuilds_exactly_the_files_changed_on_another_mount(places: &Places) {
     project(&places.one.join("project"));
     let (here, there) = (places.one.join("project"), places.other.join("project"));

@@ -1,5 +1,5 @@
-//! `skep bench` on real clusters with several hosts. Two mounts of one cluster stand for two hosts:
-//! the command that enters a host does nothing there, and `{host}` in the path selects the mount.
+//! `skep bench` on real clusters with several hosts. Two mounts of one cluster stand for two hosts.
+//! The command that enters a host does nothing, and `{host}` in the path selects the mount.
 
 mod stopped_runs;
 
@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// Time limit of a command. It is longer than in other tests, because a benchmark writes for
+/// Time limit of a command. The limit is longer than in other tests, because a benchmark writes for
 /// seconds, and other programs use the machine, too.
 const PATIENCE: Duration = Duration::from_secs(120);
 /// Option with the command that enters a host. In these tests, the command only sets an environment
@@ -383,7 +383,7 @@ fn bench_targets(cluster: &Cluster, verb: &str, more: &[&str]) -> Command {
     command
 }
 
-/// Returns the ids of the targets of one kind.
+/// Returns the ids of the targets of the kind `kind`.
 fn targets(cluster: &Cluster, kind: &str) -> Vec<String> {
     cluster.target_ids(kind).iter().map(ToString::to_string).collect()
 }
@@ -407,7 +407,7 @@ fn left_on_targets(cluster: &Cluster) -> Vec<PathBuf> {
 
 /// Command: skep bench storage, skep bench slow-targets.
 #[test]
-fn storage_bench_measures_and_judges_all_targets() {
+fn storage_bench_measures_all_targets_and_names_slow_targets() {
     let cluster = small_cluster();
     let run =
         |verb: &str, more: &[&str]| finish(&mut bench_targets(&cluster, verb, more), PATIENCE);
@@ -499,8 +499,8 @@ fn storage_bench_refuses_invalid_options_and_leaves_no_file() {
         child.try_wait().expect("our child")
     });
     wait_for("files are removed", PATIENCE, || left_on_targets(&cluster).is_empty().then_some(()));
-    // A target ends a benchmark if the client that started it stops asking for its progress. The
-    // target then accepts the next benchmark.
+    // A target ends a benchmark if the client that started the benchmark no longer requests the
+    // progress. The target then accepts the next benchmark.
     let mut child = wait_for("the service is back", PATIENCE, || {
         run(&["--targets", &target, "--size", "1m"]).status.success().then(&endless)
     });
@@ -557,7 +557,8 @@ fn bench_keeps_earlier_results_when_the_disk_fills_up() {
     );
     assert!(!left && !Path::new(&file).exists());
 
-    // Without `--result-file`, the results go to standard error if standard output is full.
+    // Without `--result-file`, `skep bench` writes the results to standard error if standard output
+    // is full.
     let printed = run_on_full(&["io", "-o", &file, "--keep-caches"]);
     let printed = printed.expect_failure();
     assert!(printed.contains("SUMMARY") && printed.contains("--result-file"), "{printed}");

@@ -54,7 +54,7 @@ impl Endless {
     }
 
     /// Waits until the run has removed the files of its first repetition and created the files of
-    /// the next one.
+    /// the next repetition.
     fn wait_for_repetitions(&self) {
         let file = self.scratch.join("work/file.00000000");
         let number = || fs::metadata(&file).and_then(|it| it.created()).ok();
@@ -117,7 +117,7 @@ fn io_bench_ends_when_a_process_makes_no_progress() {
     assert_eq!(ended.code, Some(1), "{}", ended.error);
     let why = ended.outcome["failure"].as_str().unwrap_or(&ended.error);
     assert!(why.contains("no process made progress for 10 s"), "{why}");
-    // When the suspended worker processes continue, they remove their files.
+    // After the suspended worker processes have resumed, they remove their files.
     workers.iter().for_each(|worker| worker.signal(Signal::CONT));
     run.wait_for_clean();
 }

@@ -20,8 +20,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 pub(crate) const CASES: &[Case<Mounts>] = skep_testkit::cases![attributes:
-    other_mount_sees_xattrs_immediately,
-    other_mount_sees_and_applies_acls,
+    xattr_changes_are_visible_immediately_on_other_mounts,
+    acls_are_visible_and_enforced_on_other_mounts,
     acl_changes_are_visible_under_another_name,
     acl_changes_are_visible_under_recreated_names,
     former_owner_cannot_change_a_file_with_an_acl,
@@ -35,7 +35,7 @@ pub(crate) const CASES: &[Case<Mounts>] = skep_testkit::cases![attributes:
 ];
 
 /// docs/semantics.md 1.11 and 1.16.
-fn other_mount_sees_xattrs_immediately(mounts: &Mounts) {
+fn xattr_changes_are_visible_immediately_on_other_mounts(mounts: &Mounts) {
     let (here, there) = (mounts.one.join("file"), mounts.other.join("file"));
     files::write(&here, "x");
     let (any, longest) = (XattrFlags::empty(), vec![7_u8; 65_536]);
@@ -61,7 +61,7 @@ fn other_mount_sees_xattrs_immediately(mounts: &Mounts) {
 }
 
 /// docs/semantics.md 1.17.
-fn other_mount_sees_and_applies_acls(mounts: &Mounts) {
+fn acls_are_visible_and_enforced_on_other_mounts(mounts: &Mounts) {
     let (here, there) = (&mounts.one, &mounts.other);
     files::set_permissions(here, fs::Permissions::from_mode(0o755));
     files::write(here.join("file"), "x");
@@ -107,8 +107,8 @@ fn acl_changes_are_visible_under_another_name(mounts: &Mounts) {
     assert!(!list("newer").contains("user:23456"), "the list after a listing with the new name");
 }
 
-/// The inode has two names. One of them is a hard link that one mount has removed and the other
-/// mount has created again. docs/semantics.md 1.17.
+/// The inode has two names. One of these names is a hard link that one mount has removed and the
+/// other mount has recreated. docs/semantics.md 1.17.
 fn acl_changes_are_visible_under_recreated_names(mounts: &Mounts) {
     let (here, there) = (&mounts.one, &mounts.at_once);
     let list = |place: &Path| {
@@ -130,15 +130,15 @@ fn acl_changes_are_visible_under_recreated_names(mounts: &Mounts) {
 }
 
 /// The kernel itself checks the owner before a chmod. The kernel must use the owner that its last
-/// lookup of the name returned. This also holds if the kernel drops the cached access control list
-/// at the same time, or if the file has a new name. The kernel must not detach another file system
-/// that is mounted on the file. docs/semantics.md 1.2 and 1.17.
+/// lookup of the name returned. The kernel must also use this owner if it drops the cached access
+/// control list at the same time, or if the file has a new name. The kernel must not detach another
+/// file system that is mounted on the file. docs/semantics.md 1.2 and 1.17.
 fn former_owner_cannot_change_a_file_with_an_acl(mounts: &Mounts) {
     let (here, there) = (&mounts.one, &mounts.at_once);
     for place in [here, there] {
         files::set_permissions(place, fs::Permissions::from_mode(0o755));
     }
-    // Call chmod(2) without a stat, because chmod(1) would look up the file first.
+    // Call chmod(2) without a stat, because chmod(1) would look up the file before the change.
     let may = |name: &str| {
         let change = || {
             set_thread_res_uid(None, Uid::from_raw(23456), None).expect("root may");
@@ -154,7 +154,7 @@ fn former_owner_cannot_change_a_file_with_an_acl(mounts: &Mounts) {
         }
         run_in(here, "setfacl", ["-m", "u:34567:rx", name]);
         files::chown(&path, Some(23456), None);
-        // From now on, the kernel has the inode and its access control list in its cache.
+        // After this call, the kernel has the inode and its access control list in its cache.
         run_in(there, "getfacl", [name]);
         assert!(may(name));
         run_in(here, "setfacl", ["-m", "u:34567:rwx", name]);
@@ -193,8 +193,8 @@ fn former_owner_cannot_change_a_file_with_an_acl(mounts: &Mounts) {
     }
 }
 
-/// Returns an access control list in the kernel's layout. It has `count` entries for named users,
-/// and entries for the owner, the group, the mask and others.
+/// Returns an access control list in the kernel's layout. The list has `count` entries for named
+/// users, and entries for the owner, the group, the mask and others.
 fn list_for(count: u32) -> Vec<u8> {
     let undefined = u32::MAX;
     let mut entries = vec![(1_u16, 6_u16, undefined)];
@@ -299,8 +299,8 @@ fn new_entries_inherit_the_project(mounts: &Mounts) {
 /// entries with the same project.
 struct ProjectDirectory {
     path: PathBuf,
-    /// Project that new entries inherit. `None` means that they do not inherit the directory's
-    /// project.
+    /// Project that new entries inherit. `None` means that new entries do not inherit the
+    /// directory's project.
     project: Option<u32>,
 }
 
@@ -397,7 +397,7 @@ fn project_of_a_file_limits_its_renames_and_links(mounts: &Mounts) {
     let name = |at: &Path| linkat(CWD, &path, CWD, at, AtFlags::SYMLINK_FOLLOW);
     assert_eq!(name(&to.path.join("named")), Err(Errno::XDEV));
     name(&from.path.join("named")).expect("named");
-    // After EXDEV, mv(1) copies the files, as it does between file systems.
+    // After EXDEV, mv(1) copies the files, as mv(1) does between file systems.
     files::create_dir(from.path.join("tree"));
     files::write(from.path.join("tree/file"), "whole");
     run_in(&from.path, "mv", [Path::new("tree"), &to.path]);

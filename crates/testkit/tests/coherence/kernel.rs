@@ -74,7 +74,7 @@ fn inotify_reports_changes_of_its_own_mount_only(mounts: &Mounts) {
 }
 
 /// A program that watches its working directory with `fanotify(7)` for files that are closed after
-/// writing. After each line of input, it prints the number of these files.
+/// writing. After each line of input, the program prints the number of these files.
 const WATCHER: &str = "
 import ctypes, os, struct, sys
 libc = ctypes.CDLL(None, use_errno=True)
@@ -113,9 +113,9 @@ fn fanotify_reports_writes_of_its_own_mount_only(mounts: &Mounts) {
     }
 }
 
-/// A program that takes a write lease on a file. After the first line of input, it prints whether
-/// it still has the lease. Then the program waits until the kernel requests the release of the
-/// lease, and releases the lease.
+/// A program that takes a write lease on a file. After the first line of input, the program prints
+/// whether it still has the lease. Then the program waits until the kernel requests the release of
+/// the lease, and releases the lease.
 const LEASER: &str = "
 import fcntl, os, signal, sys
 signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGIO])

@@ -1,6 +1,6 @@
-//! The view that two mounts of one cluster have of each other's changes. The mounts have different
-//! transports. After a `close` on one mount, an open on the other mount reads the written data.
-//! Changed names and attributes are visible within a second.
+//! Tests which changes of one mount are visible on another mount of the same cluster, and when. The
+//! mounts have different transports. After a `close` on one mount, an open on the other mount reads
+//! the written data. Changed names and attributes are visible within a second.
 
 mod attributes;
 mod kernel;
@@ -25,7 +25,7 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// The paths of one directory on several mounts.
+/// The paths of a single directory on several mounts.
 struct Mounts {
     one: PathBuf,
     other: PathBuf,
@@ -35,7 +35,7 @@ struct Mounts {
 
 const CASES: &[Case<Mounts>] = skep_testkit::cases![coherence:
     open_after_a_close_reads_the_written_bytes,
-    later_open_reads_the_new_length,
+    open_after_a_write_reads_the_new_length,
     new_names_are_visible_immediately,
     recreated_name_opens_the_new_file,
     cached_names_are_stale_for_at_most_a_second,
@@ -54,10 +54,10 @@ const CASES: &[Case<Mounts>] = skep_testkit::cases![coherence:
     changes_are_visible_immediately_without_caching,
     name_that_is_replaced_is_never_missing,
     names_that_are_exchanged_are_never_missing,
-    directories_moved_into_each_other_stay_a_tree,
+    directories_moved_into_each_other_form_no_loop,
     inode_numbers_are_never_reused,
     each_page_has_the_bytes_of_one_writer,
-    sizes_are_visible_after_the_writer_has_reported_them,
+    reported_sizes_are_visible_on_other_mounts,
 ];
 
 /// Maximum age of cached names and attributes. The tests add [`MARGIN`] for delays of a busy
@@ -79,7 +79,7 @@ fn open_after_a_close_reads_the_written_bytes(mounts: &Mounts) {
         // The first write of a file decides whether the file has inline bytes.
         let name = format!("file-{}", round / 6);
         files::write(from.join(&name), &bytes);
-        // Each open gets the attributes again, so an open after the write reads all bytes.
+        // Each open requests the attributes, so an open after the write reads all bytes.
         let found = files::read(to.join(&name));
         assert!(found == bytes, "round {round}: {} bytes, not {len}", found.len());
     }
@@ -88,7 +88,7 @@ fn open_after_a_close_reads_the_written_bytes(mounts: &Mounts) {
 /// The kernel does not read beyond its cached length of a file. So the kernel must know the new
 /// length even if the program does not call stat. (`fs::read` calls stat, and requests the creation
 /// time, which the kernel never caches.) docs/semantics.md 2.2.
-fn later_open_reads_the_new_length(mounts: &Mounts) {
+fn open_after_a_write_reads_the_new_length(mounts: &Mounts) {
     let mut found = vec![0; 1_000_000];
     for round in 0..30_u64 {
         let (from, to) = if round % 2 == 0 {
@@ -113,8 +113,8 @@ fn later_open_reads_the_new_length(mounts: &Mounts) {
     }
 }
 
-/// New names are visible immediately, because a mount has no cached entry for a name that it has
-/// never looked up.
+/// New names are visible immediately, because a mount has no cached entry for a name that the mount
+/// has never looked up.
 fn new_names_are_visible_immediately(mounts: &Mounts) {
     for round in 0..60 {
         let name = format!("file-{round}");
@@ -125,8 +125,8 @@ fn new_names_are_visible_immediately(mounts: &Mounts) {
     }
 }
 
-/// A program that has the old file open can still use it. The kernel caches the name for a second,
-/// but an open looks up the name again. docs/semantics.md 1.2.
+/// A program that has the old file open can still use this file. The kernel caches the name for a
+/// second, but each open looks up the name. docs/semantics.md 1.2.
 fn recreated_name_opens_the_new_file(mounts: &Mounts) {
     for round in 0..20 {
         let name = format!("file-{round}");
@@ -194,7 +194,7 @@ fn cached_attributes_are_stale_for_at_most_a_second(mounts: &Mounts) {
 
 /// Reads through an open handle need not return new bytes immediately (close-to-open consistency).
 /// But after a second, and after another open of the file, these reads must return the new bytes,
-/// even if they read from the page cache. docs/semantics.md 2.3.
+/// even if the kernel answers from the page cache. docs/semantics.md 2.3.
 fn open_handle_reads_bytes_that_another_mount_synced(mounts: &Mounts) {
     let (here, there) = (mounts.one.join("file"), mounts.other.join("file"));
     files::write(&here, vec![1; 100_000]);
@@ -422,8 +422,8 @@ fn name_that_is_replaced_is_never_missing(mounts: &Mounts) {
                     rounds += 1;
                     reads.store(rounds, Ordering::Relaxed);
                 }
-                // docs/semantics.md 1.4 allows that an `open` fails with `ESTALE`, but this must be
-                // rare.
+                // docs/semantics.md 1.4 allows that an `open` fails with `ESTALE`, but such
+                // failures must be rare.
                 assert!(stale <= 2, "{stale} of {rounds} opens failed with ESTALE");
             });
         }
@@ -617,7 +617,7 @@ fn changes_are_visible_immediately_without_caching(mounts: &Mounts) {
 }
 
 /// docs/semantics.md 2.4.
-fn sizes_are_visible_after_the_writer_has_reported_them(mounts: &Mounts) {
+fn reported_sizes_are_visible_on_other_mounts(mounts: &Mounts) {
     // The bytes of the first file are in metadata, and the bytes of the second file on storage.
     for len in [1000_u64, 20_000] {
         let name = format!("file-{len}");

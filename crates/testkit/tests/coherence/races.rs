@@ -1,5 +1,5 @@
-//! Several mounts make the same call, or conflicting calls, at the same time. Exactly one of these
-//! calls may succeed.
+//! Several mounts make the same call, or conflicting calls, at the same time, and exactly one of
+//! these calls may succeed.
 
 use crate::{Mounts, create_spread_rounds, within_a_second};
 use rustix::fs::{CWD, FileType, Mode, RenameFlags, mknodat, renameat_with};
@@ -14,12 +14,12 @@ use std::path::Path;
 use std::sync::Barrier;
 
 pub(crate) const CASES: &[Case<Mounts>] = skep_testkit::cases![races:
-    exactly_one_of_many_creators_of_a_name_succeeds, two_concurrent_exchanges_keep_a_tree,
-    three_concurrent_exchanges_keep_a_tree,
+    exactly_one_of_many_creators_of_a_name_succeeds, two_concurrent_exchanges_create_no_loop,
+    three_concurrent_exchanges_create_no_loop,
 ];
 
-/// A call of contender `number` that tries to create the name `new` in `place`. If the call
-/// needs an existing file, it uses the contender's own file, which has this number in its name.
+/// A call of contender `number` that tries to create the name `new` in `place`. A call that needs
+/// an existing file uses the contender's own file, whose name contains `number`.
 type Make = fn(place: &Path, number: usize) -> io::Result<()>;
 
 const WAYS: [(&str, Make); 6] = [
@@ -46,8 +46,8 @@ fn exactly_one_of_many_creators_of_a_name_succeeds(mounts: &Mounts) {
     for (way, make) in WAYS {
         for round in 0..ROUNDS {
             let name = format!("{way}-{round}");
-            // One mount is in the list twice, so that requests of one mount also compete with each
-            // other.
+            // The list contains one mount twice, so that requests of a single mount also compete
+            // with each other.
             let all = [&mounts.one, &mounts.other, &mounts.at_once, &mounts.other];
             let places: Vec<_> = all.into_iter().map(|it| it.join(&name)).collect();
             files::create_dir(&places[0]);
@@ -155,8 +155,8 @@ fn exchange_in_a_ring(mounts: &Mounts, ring: &[&str], rounds: usize) {
             let all = all.enumerate().map(|(index, (place, first))| {
                 let (place, starts) = (place.join(&name), &starts);
                 let second = format!("{}/below/inner", ring[(index + 1) % ring.len()]);
-                // Look up the paths, so that the mounts cache them and need no lookups during the
-                // exchange.
+                // Look up the paths, so that the mounts cache the paths and need no lookups during
+                // the exchange.
                 assert!(place.join(first).is_dir() && place.join(&second).is_dir());
                 scope.spawn(move || {
                     starts.wait();

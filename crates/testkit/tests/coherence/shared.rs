@@ -1,4 +1,4 @@
-//! Files that both mounts have open while at least one of them writes. A read must return the bytes
+//! Files that both mounts have open while at least one mount writes. A read must return the bytes
 //! of all completed writes.
 
 use crate::Mounts;
@@ -62,7 +62,7 @@ fn write_after_a_truncation_extends_the_file(mounts: &Mounts) {
         files::write_all_at(&writing, &vec![1; len], 0);
         files::set_len(&truncating, 0);
         files::write_all_at(&writing, b"acknowledged", 100);
-        // Do not call `stat`, because it would make the writing mount report the size.
+        // Do not call `stat`, because `stat` would make the writing mount report the size.
         let mut found = [9; 1000];
         for (mount, reader) in [("truncating", &truncating), ("writing", &writing)] {
             let read = files::read_at(reader, &mut found, 0);
@@ -77,8 +77,8 @@ fn write_after_a_truncation_extends_the_file(mounts: &Mounts) {
     }
 }
 
-/// docs/semantics.md 2.7. A truncation during a write either removes no byte of the write or
-/// removes all of them. Removed bytes never appear again.
+/// docs/semantics.md 2.7. A truncation during a write removes either no byte or all bytes of the
+/// write. Removed bytes never reappear.
 fn truncated_bytes_of_concurrent_writes_never_reappear(mounts: &Mounts) {
     const PIECE: usize = 100_000;
     let (here, there) = (open(&mounts.one.join("file")), open(&mounts.other.join("file")));
@@ -117,7 +117,7 @@ fn next_read_returns_the_bytes_of_each_write(mounts: &Mounts) {
         assert!(all(reader) == model, "round {round}: the contents");
         let mut beyond = [0; 9];
         assert_eq!(files::read_at(reader, &mut beyond, len), 0, "the end");
-        // Read without calling `stat` first.
+        // Read without an earlier call of `stat`.
         write_some(&mut random, &handles[round % 2], &mut model);
         let mut tail = vec![0; 400_000];
         let start = model.len().saturating_sub(1000);
@@ -177,8 +177,8 @@ fn concurrent_appends_of_both_mounts_are_not_mixed(mounts: &Mounts) {
             })
             .collect();
         let reader = scope.spawn(|| {
-            // No read may return a hole or an incomplete line. (The reader must open the file later
-            // than the writers, because of the exception in docs/semantics.md 2.3.)
+            // No read may return a hole or an incomplete line. (The reader must open the file after
+            // the writers have opened it, because of the exception in docs/semantics.md 2.3.)
             wait_for("something is written", Duration::from_secs(30), || {
                 let found = files::metadata(mounts.other.join("log")).len() > 50_000;
                 found.then_some(())
@@ -319,7 +319,7 @@ fn next_read_ends_at_the_size_that_a_truncation_set(mounts: &Mounts) {
 }
 
 /// docs/semantics.md 1.9. When a program reads a shared file, the mount drops the kernel's cached
-/// pages. This must not change the times of the file.
+/// pages. This drop must not change the times of the file.
 fn reads_of_a_shared_file_do_not_change_its_times(mounts: &Mounts) {
     for (name, len) in [("small", 9000), ("large", 90_000)] {
         files::write(mounts.one.join(name), vec![1; len]);
@@ -354,8 +354,8 @@ fn shared_files_can_be_mapped(mounts: &Mounts) {
     }
 }
 
-/// When a file is not shared any more, the kernel caches its pages again after the next open. The
-/// test cannot observe the cache, so it only checks that the contents are correct.
+/// When a file is not shared any more, the kernel caches the file's pages after the next open. The
+/// test cannot observe the cache, so the test checks only that the contents are correct.
 /// docs/semantics.md 2.2.
 fn reads_are_correct_after_a_file_is_no_longer_shared(mounts: &Mounts) {
     let mut random = Random::new(Random::seed_of_run());

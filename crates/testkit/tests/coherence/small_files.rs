@@ -21,8 +21,8 @@ pub(crate) const CASES: &[Case<Mounts>] = skep_testkit::cases![small_files:
 
 const LEN: usize = 3901;
 
-/// Number of files of each test. Each test opens a file only once on a mount, because later opens
-/// of a file that the kernel has cached do not request its bytes.
+/// Number of files of each test. Each test opens a file only once on a mount, because further opens
+/// of a file that the kernel has cached do not request the file's bytes.
 const ROUNDS: usize = 40;
 
 fn keep_files_in_metadata(directory: &Path) {
@@ -43,7 +43,7 @@ fn for_writing(path: &Path) -> File {
     files::open_with(OpenOptions::new().write(true), path)
 }
 
-/// Truncates a file without opening it, by `truncate(2)`.
+/// Truncates a file by `truncate(2)`, without opening the file.
 fn truncate(path: &Path, len: usize) {
     let mut command = Command::new("python3");
     let program = "import os, sys; os.truncate(sys.argv[1], int(sys.argv[2]))";
@@ -64,7 +64,7 @@ fn read_returns_a_write_of_another_mount_after_the_open(mounts: &Mounts) {
         let reader = files::open(&there);
         let writer = for_writing(&here);
         files::write_all_at(&writer, &[2; LEN], 0);
-        // In every second pair of rounds, the writing mount has closed the file before the read.
+        // In every second pair of rounds, the writing mount closes the file before the read.
         let is_open = round % 4 < 2;
         let writer = Some(writer).filter(|_| is_open);
         assert!(all(&reader) == [2; LEN], "round {round}");

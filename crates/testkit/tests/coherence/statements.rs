@@ -1,5 +1,5 @@
-//! Tests of statements in docs/semantics.md that fit none of the other files. Each test checks both
-//! mounts.
+//! Tests of statements in docs/semantics.md that belong to no other file of these tests. Each test
+//! checks both mounts.
 
 use crate::shared::with_pages;
 use crate::{Mounts, within_a_second};
@@ -34,7 +34,7 @@ pub(crate) const CASES: &[Case<Mounts>] = skep_testkit::cases![statements:
     directory_removed_by_the_other_mount_is_empty,
     stat_succeeds_on_a_device_removed_by_the_other_mount,
     each_piece_of_a_large_write_has_bytes_of_one_writer,
-    times_are_visible_after_the_writer_has_reported_them,
+    reported_write_times_are_visible_on_other_mounts,
     times_are_visible_after_fsync_or_close_without_stat,
     time_of_a_write_replaces_a_time_of_the_other_mount,
     close_writes_mapped_pages,
@@ -51,7 +51,7 @@ fn new(path: &Path, bytes: &[u8]) -> File {
     files::open_with(OpenOptions::new().read(true).write(true), path)
 }
 
-/// A counter of events of one thread. Another thread can wait for these events.
+/// A counter of the events of a thread. Another thread can wait for these events.
 #[derive(Default)]
 struct Done(AtomicUsize);
 
@@ -167,7 +167,7 @@ fn listing_is_complete_during_changes_by_the_other_mount(mounts: &Mounts) {
 }
 
 /// docs/semantics.md 1.9. Reading changes no time, even if the access time is older than the
-/// modification time. In this case, other file systems update the access time.
+/// modification time. When the access time is older, other file systems update it.
 fn reading_changes_no_time(mounts: &Mounts) {
     let at = |seconds| Timespec { tv_sec: seconds, tv_nsec: 7 };
     let times = Timestamps { last_access: at(1000), last_modification: at(2000) };
@@ -431,7 +431,7 @@ fn each_piece_of_a_large_write_has_bytes_of_one_writer(mounts: &Mounts) {
 }
 
 /// docs/semantics.md 2.4.
-fn times_are_visible_after_the_writer_has_reported_them(mounts: &Mounts) {
+fn reported_write_times_are_visible_on_other_mounts(mounts: &Mounts) {
     let time = |place: &Path| {
         let found = files::metadata(place.join("file"));
         (found.mtime(), found.mtime_nsec())
@@ -452,9 +452,9 @@ fn times_are_visible_after_the_writer_has_reported_them(mounts: &Mounts) {
     }
 }
 
-/// docs/semantics.md 2.4. The writing mount calls no `stat`, because this would report the times of
-/// the writes. Each write makes the file longer, so the exception for writes within a durable size
-/// does not apply.
+/// docs/semantics.md 2.4. The writing mount calls no `stat`, because a `stat` would report the
+/// times of the writes. Each write makes the file longer, so the exception for writes within a
+/// durable size does not apply.
 fn times_are_visible_after_fsync_or_close_without_stat(mounts: &Mounts) {
     const OLD: i64 = 1_000_000;
     let path = mounts.one.join("file");
@@ -592,8 +592,8 @@ fn copies_have_the_holes_of_their_source(mounts: &Mounts) {
     assert_eq!(seek(&copy, SeekFrom::Data(1 << 20)), Ok(20 << 20));
 }
 
-/// docs/semantics.md 2.13. The kernel copies only up to its cached size of the source file. This is
-/// the size that the last `fstat` returned.
+/// docs/semantics.md 2.13. The kernel copies only up to its cached size of the source file. This
+/// cached size is the size that the last `fstat` returned.
 fn copies_end_at_the_cached_end_of_the_source(mounts: &Mounts) {
     for round in 0..20_u64 {
         let name = format!("source-{round}");

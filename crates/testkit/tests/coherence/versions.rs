@@ -3,10 +3,10 @@
 //!
 //! One mount changes a file page by page and counts the changes. Every eight bytes of a page
 //! contain the index of the page and the sequence number of the change that wrote these bytes.
-//! Before a reader reads a page, it notes the last completed change of this page. The read must
-//! return the bytes of that change, or of a later change that has already begun. All bytes of a
-//! page must come from a single change. In this way, readers on both mounts can check the file
-//! while it changes all the time.
+//! Before a reader reads a page, the reader notes the last completed change of this page. The read
+//! must return the bytes of that change, or of a more recent change that has already begun. All
+//! bytes of a page must come from a single change. In this way, readers on both mounts can check
+//! the file while the file changes all the time.
 
 use crate::Mounts;
 use crate::statements::Stepwise;
@@ -55,7 +55,8 @@ fn is_mapped(page: usize) -> bool {
     page % 4 == 3
 }
 
-/// Progress of the changes of one page. In each field, zero means that there was no change.
+/// Progress of the changes of one page. In each field, zero means that no change has reached this
+/// state.
 #[derive(Default)]
 struct Page {
     /// Sequence number of the last change whose call has returned.
@@ -68,7 +69,7 @@ struct Page {
     cleared: AtomicU64,
 }
 
-/// The progress of all changes of a file. Only the writer updates it.
+/// The progress of all changes of a file. Only the writer updates this value.
 struct Story {
     pages: [Page; PAGES],
     is_over: AtomicBool,
@@ -126,8 +127,8 @@ impl Story {
         }
     }
 
-    /// Like [`Self::check`], but for a whole page that no mapping writes. Also checks that all
-    /// bytes come from the same change.
+    /// Checks bytes like [`Self::check`], but for a whole page that no mapping writes. Also checks
+    /// that all bytes come from the same change.
     fn check_whole(&self, page: usize, found: &[u64], least: u64) {
         self.check(page, found, least);
         let mut written = found.iter().filter(|word| **word != 0);
@@ -160,8 +161,8 @@ with open(sys.argv[1], 'r+b') as file:
         print('synced', flush=True)
 ";
 
-/// A program that opens and maps the file again for each line of input. It prints the words at the
-/// beginning of each page.
+/// A program that opens and maps the file anew for each line of input. The program prints the words
+/// at the beginning of each page.
 const LOOKER: &str = "
 import mmap, sys
 PAGE, pages = 4096, int(sys.argv[2])
@@ -219,7 +220,8 @@ impl Writer<'_> {
         });
     }
 
-    /// Truncates the file at a random page. Then extends the file again, which adds zeros.
+    /// Truncates the file at a random page. After that, extends the file to its full length, which
+    /// adds zeros.
     fn cut(&mut self) {
         let page = KEPT + self.random.below(PAGES - KEPT);
         self.story.change(page..PAGES, self.number, true, || {
@@ -229,8 +231,8 @@ impl Writer<'_> {
     }
 
     fn reopen(&mut self) {
-        // Open the file a second time, because the test must have the file open when it closes the
-        // old handle.
+        // Open the file a second time, because the test must have the file open during the close of
+        // the old handle.
         let file = open(&self.path);
         drop(std::mem::replace(&mut self.file, file));
         for page in (0..PAGES).filter(|page| !is_mapped(*page)) {
@@ -244,7 +246,7 @@ fn open(path: &Path) -> File {
     files::open_with(OpenOptions::new().read(true).write(true), path)
 }
 
-/// Reads and checks random pages until the test ends. Reads at most `most` pages in one call.
+/// Reads and checks random pages until the test ends. Each call reads at most `most` pages.
 fn read(story: &Story, looks: &AtomicUsize, file: &File, most: usize, mut random: Random) {
     let _stops = Stops(story);
     let mut bytes = vec![0; most * PAGE];
@@ -266,8 +268,8 @@ fn read(story: &Story, looks: &AtomicUsize, file: &File, most: usize, mut random
     }
 }
 
-/// Opens and maps the file again and again. Each new mapping must show at least the changes that
-/// were complete at the last close.
+/// Opens and maps the file repeatedly. Each new mapping must show at least the changes that were
+/// complete at the last close.
 fn look(story: &Story, looks: &AtomicUsize, looker: &mut Stepwise) {
     let _stops = Stops(story);
     while !story.is_over() {
@@ -300,7 +302,8 @@ fn run(writer: &Path, reader: &Path, readers: Readers, mut random: Random) {
     files::set_len(&files::create(&here), offset(PAGES));
     let from_before = [(); 2].map(|()| files::open(&there));
     for file in &from_before {
-        // Read all pages, so that the kernel has cached pages that it must later drop.
+        // Read all pages, so that the kernel has cached pages that the kernel must drop after the
+        // changes.
         files::read_exact_at(file, &mut vec![1; PAGES * PAGE], 0);
     }
     let story = Story::new();
@@ -330,7 +333,7 @@ fn run(writer: &Path, reader: &Path, readers: Readers, mut random: Random) {
     std::thread::scope(|scope| {
         let _stops = Stops(&story);
         // Use only one reader that opened the file earlier than the writer. A second such reader
-        // could hide changes from the first one (docs/semantics.md 2.3).
+        // could hide changes from the first reader (docs/semantics.md 2.3).
         let reading: &[_] = match readers {
             Readers::FromBefore => &[(&same_mount, 1), (&files[0], 5)],
             Readers::New => &[(&same_mount, 1), (&files[0], 5), (&files[1], 1)],

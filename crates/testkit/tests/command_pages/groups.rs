@@ -41,9 +41,9 @@ fn await_member(host: &PageHost, target: u32) {
     });
 }
 
-/// The reader of the page about metadata groups starts services between the commands, so the test
-/// does this. The cluster also runs the commands on the pages about mounting and about ports that
-/// need management at 10.0.0.1.
+/// A reader of the page about metadata groups starts services between the commands, and the test
+/// starts these services, too. The cluster also runs the commands on the pages about mounting and
+/// about ports that need management at 10.0.0.1.
 ///
 /// Command: skep group create, skep group add, skep group status, skep target add.
 /// Command: skep target replace, skep storage, skep mount, skep umount.
@@ -105,8 +105,8 @@ fn start_management(host: &mut PageHost) {
     });
 }
 
-/// Starts the storage service with the command on the page about ports, and checks that it has
-/// registered both addresses.
+/// Starts the storage service with the command on the page about ports, and checks that the service
+/// has registered both addresses.
 fn start_storage_as_on_the_page_about_ports(host: &mut PageHost) {
     in_srv(host, "ip addr add 10.0.0.3/24 dev eth0; ip addr add 10.1.0.3/24 dev eth0");
     let blocks = blocks_of(PORTS, "server");
@@ -122,7 +122,7 @@ fn check_mounts(host: &PageHost) {
         in_srv(host, &block.commands);
         in_srv(host, "echo x >/mnt/skep/file; umount /mnt/skep");
     }
-    // The links that the page makes are there now.
+    // At this point, the links that the page creates exist.
     let lines: Vec<_> =
         MOUNTING.lines().filter(|line| line.starts_with("10.0.0.1:7400  /mnt/skep")).collect();
     assert_eq!(lines.len(), 2, "{lines:?}");

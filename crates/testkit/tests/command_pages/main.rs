@@ -1,10 +1,10 @@
 //! Runs the commands on the pages about single commands in a cluster of `skep up`. The modules run
-//! those on the pages about monitoring and clients, and about metadata groups.
+//! the commands on the pages about monitoring and clients, and about metadata groups.
 //!
 //! The commands run unchanged, except for values that differ in each cluster: the trace id of an
 //! operation, the process id of a mount, the ids of targets, and the words CLIENT, PATH and ID in
-//! tables. The benchmarks are shortened, and run on this host. Where a page shows the output of a
-//! command, the test compares the whole output.
+//! tables. The test shortens the benchmarks, and runs them on this host. Where a page shows the
+//! output of a command, the test compares the whole output.
 
 mod groups;
 mod monitoring;
@@ -21,8 +21,8 @@ const PLANNING: &str = include_str!("../../../../docs/operations/planning.md");
 const SIZING: &str = include_str!("../../../../docs/operations/sizing.md");
 const BENCHMARKS: &str = include_str!("../../../../docs/operations/benchmarks-built-in.md");
 
-/// Replacements that shorten the benchmarks on the page, and run them on this host. The caches of
-/// this machine are kept, because other programs use them.
+/// Replacements that shorten the benchmarks on the page, and run the benchmarks on this host. The
+/// replacements also keep the caches of this machine, because other programs use these caches.
 const SHORTER: &[(&str, &str)] = &[
     ("--hosts n1,n2,n3", "--hosts localhost"),
     ("--hosts n1,n2", "--hosts localhost"),
@@ -66,7 +66,7 @@ fn check_quoted(host: &PageHost, page: &str) {
     let all = quoted(page);
     assert!(!all.is_empty(), "the page has commands with their output");
     for it in all {
-        // A refused command is on the page with its message, too.
+        // The page also shows refused commands with their messages.
         let printed = in_srv(host, &format!("{{ {}; }} 2>&1 || true", it.command));
         assert_eq!(printed.trim_end(), it.output, "{}", it.command);
     }
@@ -105,7 +105,8 @@ fn commands_on_the_pages_about_single_commands_succeed() {
     assert!(printed.contains("No findings."), "{printed}");
 }
 
-/// Runs the commands on the page about patterns, and sets each pattern that it shows as a text.
+/// Runs the commands on the page about patterns, and sets each pattern that this page shows as a
+/// text.
 fn check_patterns(host: &PageHost) {
     // A script replaces the program of Darshan.
     let script = "printf '#!/bin/sh\\ncat /srv/log-of-darshan\\n' >/usr/bin/darshan-parser";
@@ -158,7 +159,7 @@ fn targets_of_storage(host: &PageHost) -> Vec<Value> {
     targets
 }
 
-/// Runs the benchmarks on the page, shortened.
+/// Runs shortened benchmarks from the page.
 fn check_benchmarks(host: &PageHost) {
     in_srv(host, "mkdir -p /mnt/nfs");
     let mut printed = String::new();
@@ -169,6 +170,6 @@ fn check_benchmarks(host: &PageHost) {
         }
         printed += &in_srv(host, &commands);
     }
-    // With one repetition, no target can be called slow.
+    // After a single repetition, `skep bench` never reports a target as slow.
     assert!(printed.contains("No target is certainly slower"), "{printed}");
 }

@@ -24,8 +24,8 @@ const MOUNT_OF_NODE17: &str = "cd /srv; unshare --uts sh -ec \
 const LOAD: &str = "sh -c 'n=0; while n=$((n + 1)); do \
      seq 2000 >/mnt/skep/run/f$((n % 500)); cat /mnt/skep/run/f1; sleep 0.01; done'";
 
-/// Suspends metadata for half a second. Meanwhile the operations of [`LOAD`] wait, so they are
-/// slow.
+/// Suspends metadata for half a second. During this time the operations of [`LOAD`] wait, so these
+/// operations are slow.
 const SUSPENSION: &str = "pids=$(sed -n 's/.*\"metadata-[12]\": \\([0-9]*\\).*/\\1/p' \
      skep-data/skep-processes.json)\n\
      kill -STOP $pids; timeout 0.5 touch /mnt/skep/run/waits || true; kill -CONT $pids";
@@ -96,7 +96,7 @@ fn prepare_for_monitors(host: &PageHost) {
 }
 
 /// Starts the monitor of each line, and waits until its page is ready. Ends each monitor before the
-/// next one starts, because all have the same directory.
+/// next monitor starts, because all monitors have the same directory.
 fn run_monitors(host: &mut PageHost, commands: &str) {
     for command in commands.lines() {
         host.stop();
@@ -109,10 +109,11 @@ fn run_monitors(host: &mut PageHost, commands: &str) {
     }
 }
 
-/// Runs each line until it has printed a line, and then ends it as Ctrl-C does.
+/// Runs the command of each line until the command has printed a line, and then ends the command as
+/// Ctrl-C does.
 fn run_until_ctrl_c(host: &PageHost, commands: &str) {
     for command in commands.lines() {
-        // If the command prints nothing, `timeout` ends it.
+        // If the command prints nothing, `timeout` ends the command.
         let mut shell = host.shell(&format!("cd /srv; exec timeout --signal INT 60 {command}"));
         shell.stdin(Stdio::null()).stdout(Stdio::piped());
         let mut child = shell.spawn().expect("nsenter can be started");
@@ -212,7 +213,7 @@ fn check_lost_disk(host: &PageHost) {
         let printed = in_srv(host, &commands(number));
         assert!(printed.contains(" /lost"), "{printed}");
     }
-    // The patterns of other files name the target too.
+    // The patterns of other files also name the target.
     in_srv(host, "rm -r /mnt/skep/lost /mnt/skep/run /mnt/skep/results");
     wait_for("the target is removed", PATIENCE, || {
         let removal = host.run(&format!("cd /srv\n{}", commands(3)));

@@ -1,6 +1,6 @@
 //! `skep deploy` over real `sshd`s, to hosts with separate networks and root directories. The tests
 //! begin with a hosts file, deploy and mount a cluster, and then remove Skep from all hosts. The
-//! program `deploy_copies` has the tests of clusters with several copies.
+//! program `deploy_copies` has the tests of clusters with several copies of metadata.
 
 mod tuning;
 
@@ -91,8 +91,8 @@ fn cluster_is_deployed_extended_upgraded_and_destroyed() {
     site.await_load("c1");
     site.end_load("c1");
 
-    // A changed hosts file first moves the monitor to another host. A later hosts file removes the
-    // monitor.
+    // A changed hosts file first moves the monitor to another host. A second changed hosts file
+    // removes the monitor.
     let hosts = format!("{base}{s3}");
     site.write(
         &hosts.replace("[\"storage\"]\nstorage_disks", "[\"storage\", \"monitor\"]\nstorage_disks"),
@@ -144,7 +144,7 @@ fn interrupted_deployment_and_removal_continue() {
     let storage = storage("s1", 2, &format!("storage_disks = [\"{}\"]", disk.path()));
     site.write(&[MANAGEMENT, &storage, &client("c1", 3)].concat());
     let before = site.contents();
-    // Each run continues where the killed run before it ended, and completes at least one more
+    // Each run continues where the previous, killed run ended, and completes at least one further
     // step.
     let mut kills = 0;
     for steps in [1, 3, 2, 1, 2, 3, 1, 1] {

@@ -3,7 +3,7 @@
 
 use skep_testkit::deploy_site::{DeploySite, MANAGEMENT, storage};
 
-/// Hides `/sys`, and replaces `/proc/sys` by one setting and the files that services read.
+/// Hides `/sys`, and replaces `/proc/sys` by a single setting and the files that services read.
 const HIDE_KERNEL: &str = "mount -t tmpfs tmpfs /sys\n\
     mkdir /srv/settings; mount -t tmpfs tmpfs /srv/settings\n\
     mkdir -p /srv/settings/vm /srv/settings/kernel/random; echo 60 >/srv/settings/vm/swappiness\n\

@@ -1,5 +1,5 @@
-//! The Ansible collection in `deploy/ansible`: the linter of Ansible accepts it, and its playbooks
-//! deploy, extend, upgrade and remove a cluster of hosts with real `sshd`s.
+//! The Ansible collection in `deploy/ansible`: the linter of Ansible accepts the collection, and
+//! its playbooks deploy, extend, upgrade and remove a cluster of hosts with real `sshd`s.
 
 use skep_testkit::files;
 use skep_testkit::page::{PageHost, PageNetwork};
@@ -7,7 +7,7 @@ use skep_testkit::program::{Finished, finish};
 use std::path::Path;
 use std::time::Duration;
 
-/// Time limit of a playbook. It is long, because the machine may be busy with other work.
+/// Time limit of a playbook. The limit is long, because the machine may be busy with other work.
 const LONG: Duration = Duration::from_secs(300);
 
 const INVENTORY: &str = "\
@@ -32,7 +32,7 @@ all:
         c1: { ansible_host: 10.0.0.3 }
 ";
 
-/// A client that is added to the inventory later.
+/// A client that the test adds to the inventory after the first deployment.
 const SECOND_CLIENT: &str = "        c2: { ansible_host: 10.0.0.4 }\n";
 
 /// The controller, and the hosts of the cluster.
@@ -65,8 +65,8 @@ impl Site {
         self.hosts.iter().find(|host| host.name() == name).expect("a host of the site")
     }
 
-    /// Runs commands on the controller, in the directory with the inventory. Its PATH contains the
-    /// programs of Ansible.
+    /// Runs commands on the controller, in the directory with the inventory. The PATH of the
+    /// commands contains the programs of Ansible.
     fn run(&self, commands: &str) -> Finished {
         let path = std::env::var("PATH").unwrap_or_default();
         let line = format!(

@@ -1,6 +1,6 @@
 //! A monitor sends its metrics and alerts to real programs of other projects. This module has the
-//! case of Prometheus with remote write, and the steps that all cases share. The cases of InfluxDB,
-//! Alertmanager and Ganglia are in its submodules.
+//! case of Prometheus with remote write, and the steps that all cases share. The submodules have
+//! the cases of InfluxDB, Alertmanager and Ganglia.
 
 pub(crate) mod alerts;
 pub(crate) mod ganglia;
@@ -19,7 +19,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// Number of lines of a program's log in the message about its failed start.
 const SHOWN_LINES: usize = 20;
 
-/// A running program. Dropping this value kills it.
+/// A running program. Dropping this value kills the program.
 struct Running(Child);
 
 impl Running {
@@ -45,7 +45,8 @@ impl Running {
             seen.push(line);
             address
         });
-        // Read the log to its end. Otherwise the program would wait when the pipe is full.
+        // Read the log to its end. Without these reads, the program would wait when the pipe is
+        // full.
         std::thread::spawn(move || log.for_each(drop));
         let shown = &seen[seen.len().saturating_sub(SHOWN_LINES)..];
         let address = address.unwrap_or_else(|| panic!("{command:?} ended: {shown:#?}"));
@@ -81,8 +82,8 @@ fn port(address: &str) -> &str {
     address.rsplit_once(':').expect("host:port").1
 }
 
-/// Returns all that a program sends to a new connection. `None` means that the program does not
-/// listen.
+/// Returns all bytes that a program sends to a new connection. `None` means that the program does
+/// not listen.
 fn read_all(address: &str) -> Option<String> {
     let mut text = String::new();
     TcpStream::connect(address).ok()?.read_to_string(&mut text).ok()?;
@@ -102,7 +103,7 @@ fn ask(address: &str, method: &str, path: &str) -> Option<(u16, Value)> {
     Some((status, serde_json::from_str(body).ok()?))
 }
 
-/// Prometheus has the metrics that the monitor has written to it.
+/// Prometheus returns the metrics that the monitor has written to Prometheus.
 pub(crate) fn arrive_in_prometheus(_: &()) {
     let cluster = Cluster::start(Shape::default());
     let scratch = Scratch::new();

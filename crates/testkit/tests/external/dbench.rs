@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-/// Time limit for dbench. It is longer than a whole run takes.
+/// Time limit for dbench. This limit is longer than a whole run of dbench takes.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 fn dbench(directory: &Path) -> String {

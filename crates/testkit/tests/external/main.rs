@@ -1,7 +1,7 @@
-//! Longer runs of external programs and test suites. `cargo xtask external` lists them with their
-//! requirements, and runs this program with their names.
+//! Longer runs of external programs and test suites. `cargo xtask external` lists these runs with
+//! their requirements, and starts this program with the names of the selected runs.
 //!
-//! These runs are not part of CI. CI runs shorter tests with external programs, in `applications`
+//! CI does not start these runs. CI runs shorter tests with external programs, in `applications`
 //! and `programs`.
 
 mod ansible;

@@ -1,5 +1,5 @@
-//! MPI-IO through ROMIO (`mpich`). The ranks of one MPI program run on two mounts, and write one
-//! file together.
+//! MPI-IO through ROMIO (`mpich`). The ranks of one MPI program run on two mounts, and together
+//! write a single file.
 
 use crate::text;
 use skep_testkit::files;
@@ -11,7 +11,8 @@ use std::time::Duration;
 
 const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/external/collective.c");
 const RANKS: usize = 4;
-/// Time limit for the program. It is longer than the program takes with all ranks on one core.
+/// Time limit for the program. This limit is longer than the program takes with all ranks on one
+/// core.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 /// The MPI program checks every byte that it reads.

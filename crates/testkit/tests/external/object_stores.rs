@@ -1,6 +1,7 @@
 //! `skep copy` from and to a third-party object store: the moto server, over TLS. The object store
-//! of the other tests belongs to this project, so it may have the same errors as the client. moto
-//! does not. Amazon's library boto3 also reads and writes the objects.
+//! of the other tests belongs to this project, so that store may have the same errors as the
+//! client. moto belongs to another project. Amazon's library boto3 also reads and writes the
+//! objects.
 
 use crate::text;
 use skep_testkit::object_store::Authority;
@@ -16,7 +17,7 @@ const PATIENCE: Duration = Duration::from_secs(300);
 /// Variables with the credentials. moto accepts all credentials.
 const VARIABLES: [(&str, &str); 2] =
     [("AWS_ACCESS_KEY_ID", "public"), ("AWS_SECRET_ACCESS_KEY", "private")];
-/// Prints the attributes of an object that Amazon's library sees, and stores another object.
+/// Prints the attributes of an object that Amazon's library reads, and stores another object.
 const LIBRARY: &str = r#"
 import boto3, sys
 s3 = boto3.client("s3", endpoint_url=sys.argv[1], verify=sys.argv[2], region_name="us-east-1")
@@ -63,7 +64,8 @@ impl Moto {
             let (_, rest) = line.split_once("Running on https://")?;
             Some(format!("https://{}", rest.split_whitespace().next()?))
         });
-        // Read the log to its end. Otherwise the server would wait when the pipe is full.
+        // Read the log to its end. Without these reads, the server would wait when the pipe is
+        // full.
         std::thread::spawn(move || lines.for_each(drop));
         let url = url.expect("moto_server listens");
         let moto = Self { child, url, certificate: text(&authority.certificate()).to_owned() };
@@ -71,7 +73,7 @@ impl Moto {
         moto
     }
 
-    /// Runs Amazon's library, and returns what it has printed.
+    /// Runs a program with Amazon's library, and returns the program's output.
     fn library(&self, arguments: &[&str]) -> String {
         let mut python = Command::new("python3");
         python.args(["-c", LIBRARY, &self.url, &self.certificate]).args(arguments);

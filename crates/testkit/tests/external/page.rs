@@ -14,7 +14,7 @@ use std::time::Duration;
 const LONG: Duration = Duration::from_secs(900);
 
 /// Returns the directory of the packages of npm. The directory stays after the test if the suite
-/// has a directory for results. So a later run downloads nothing.
+/// has a directory for results. So further runs download nothing.
 fn packages(scratch: &Scratch) -> PathBuf {
     let results = std::env::var_os("SKEP_EXTERNAL_RESULTS").map(PathBuf::from);
     let packages = results.unwrap_or_else(|| scratch.path().to_owned()).join("packages");

@@ -1,6 +1,6 @@
 //! PostgreSQL on a mount. During a PostgreSQL benchmark, the test kills Skep services, then the
-//! PostgreSQL server, then the mount. No committed row may be lost, no matter on which mount the
-//! test starts the database again.
+//! PostgreSQL server, then the mount. No committed row may be lost, whichever mount the restarted
+//! database uses.
 
 use crate::text;
 use skep_testkit::files;
@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// Time limit of a step. It is longer than in other tests, because after a kill the database
+/// Time limit of a step. The limit is longer than in other tests, because after a kill the database
 /// recovers from its log.
 const PATIENCE: Duration = Duration::from_secs(180);
 /// User id of an unprivileged user, because PostgreSQL refuses to run as root.
@@ -60,12 +60,12 @@ impl Server<'_> {
         )
     }
 
-    /// Starts the server. `at` is the path of the data directory. It may be the path of the same
-    /// directory on a different mount.
+    /// Starts the server. `at` is the path of the data directory. This path may lead through a
+    /// different mount than the path of the previous start.
     fn start(&mut self, at: PathBuf) {
         self.data = at;
         // These files contain the process id of a killed process. PostgreSQL would refuse to start
-        // if another process had this id now.
+        // if another process has this id now.
         fs::remove_file(self.data.join("postmaster.pid")).ok();
         fs::remove_file(self.local.join(".s.PGSQL.5432.lock")).ok();
         let options = format!("-c listen_addresses= -k {}", text(self.local));
@@ -89,7 +89,8 @@ impl Server<'_> {
         self.run("psql", &["--no-psqlrc", "-At", "-c", query]).trim().to_owned()
     }
 
-    /// Starts a benchmark of at most `seconds` seconds. It ends early if the test kills the server.
+    /// Starts a benchmark of at most `seconds` seconds. The benchmark ends early if the test kills
+    /// the server.
     fn benchmark(&self, seconds: &str) -> Child {
         let mut command = self.command("pgbench", &["-n", "-c", "4", "-j", "2", "-T", seconds]);
         command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("pgbench starts")
@@ -168,7 +169,7 @@ pub(crate) fn runs_and_recovers(_: &()) {
     server.start(here.clone());
     server.run("pgbench", &["-i", "-q", "-s", "2"]);
 
-    // Kill services of the cluster. This must only delay the database.
+    // Kill services of the cluster. This kill may delay the database, but must not cause an error.
     let benchmark = server.benchmark("15");
     for role in ["storage", "metadata"] {
         let before = server.transactions();
@@ -180,7 +181,7 @@ pub(crate) fn runs_and_recovers(_: &()) {
     let done = acknowledged(benchmark);
     assert_eq!(server.check(), done);
 
-    // Kill the server, and start it again on the other mount.
+    // Kill the server, and restart the server on the other mount.
     let benchmark = server.benchmark("120");
     wait_for("the benchmark runs", PATIENCE, || (server.transactions() > done + 300).then_some(()));
     kill_tree(server.postmaster());
@@ -192,7 +193,7 @@ pub(crate) fn runs_and_recovers(_: &()) {
         "{committed} transactions were acknowledged, the database has {found}"
     );
 
-    // Kill the mount that the server uses, and start the server again on the first mount.
+    // Kill the mount that the server uses, and restart the server on the first mount.
     let benchmark = server.benchmark("120");
     wait_for("the benchmark runs", PATIENCE, || {
         (server.transactions() > found + 300).then_some(())

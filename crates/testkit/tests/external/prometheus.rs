@@ -49,7 +49,7 @@ impl Prometheus {
         Self::start_with(directory, monitor, &[], "")
     }
 
-    /// Like [`Self::start`], with further arguments of Prometheus, and further lines of its
+    /// Starts Prometheus like [`Self::start`], with further arguments, and further lines of its
     /// settings.
     pub(crate) fn start_with(
         directory: &Path,
@@ -80,7 +80,8 @@ impl Prometheus {
             let rest = line.split_once("\"Listening on\" address=")?.1;
             Some(rest.trim_end().to_owned())
         });
-        // Read the log to its end. Otherwise Prometheus would wait when the pipe is full.
+        // Read the log to its end. Without these reads, Prometheus would wait when the pipe is
+        // full.
         std::thread::spawn(move || lines.for_each(drop));
         let address = address.expect("prometheus listens");
         Self { child, address }
@@ -124,8 +125,8 @@ impl Prometheus {
 /// language of Prometheus.
 type Query = (String, String);
 
-/// Returns all queries of all dashboards, including the queries of variables. If a query is for one
-/// target, the list contains the query once for each target in `targets`.
+/// Returns all queries of all dashboards, including the queries of variables. If a query is for a
+/// single target, the list contains the query once for each target in `targets`.
 fn queries(targets: &[u64]) -> Vec<Query> {
     let mut found = Vec::new();
     for entry in files::read_dir(dashboards().join("grafana")).flatten() {
@@ -201,7 +202,7 @@ pub(crate) fn under_load(mount: &Path, check: impl FnOnce()) {
 }
 
 /// Returns a port on which no program listens. The monitor gets the port before the mount exists,
-/// so the mount cannot choose it.
+/// so the mount cannot choose this port.
 fn free_port() -> u16 {
     let listener = TcpListener::bind("0.0.0.0:0").expect("a free port");
     listener.local_addr().expect("an address").port()

@@ -123,8 +123,8 @@ fn expect_input_lines(slurm: &Slurm, all: &[usize]) {
         slurm.control.run(&format!("scancel {job}")).expect_success();
     }
 
-    // Slurm may hold a job too late, after its script has started. To simulate this, `scontrol` on
-    // this node ignores the hold request, so the job is never held.
+    // Slurm may hold a job too late, when the job's script has already started. To simulate this,
+    // `scontrol` on this node ignores the hold request, so the job is never held.
     let late_hold = "cp /usr/bin/scontrol /srv/scontrol\n\
         cat >/srv/late-scontrol <<'END OF FILE'\n#!/bin/sh\n\
         [ \"$1\" != requeuehold ] || exec touch /srv/held\nexec /srv/scontrol \"$@\"\n\

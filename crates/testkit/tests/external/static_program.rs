@@ -1,6 +1,6 @@
 //! The static programs in the tarballs that `cargo xtask package` builds. The test runs a cluster
-//! on an old distribution whose C library is too old for the other packages. It also runs the ARM
-//! program under an emulator.
+//! on an old distribution whose C library is too old for the other packages. The test also runs the
+//! ARM program under an emulator.
 
 use super::text;
 use skep_testkit::program::{finish, run};
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 /// Time limit for a release build, and for the installation of a distribution.
 const LONG: Duration = Duration::from_secs(3600);
-/// Name of the old distribution, Debian 11. Its C library has version 2.31.
+/// Name of the old distribution, Debian 11. The C library of Debian 11 has version 2.31.
 const DISTRIBUTION: &str = "bullseye";
 
 /// Commands that the test runs on the old distribution: installation, a cluster with a mount, and

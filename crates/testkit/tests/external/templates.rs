@@ -11,7 +11,8 @@ const TOKEN: &str = "skep1-0123456789abcdef0123456789abcdef-\
     00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
 
 /// Returns a Terraform root module that uses the module for user data in the same way as the
-/// templates for AWS and Azure do. It needs no provider, so Terraform downloads nothing.
+/// templates for AWS and Azure do. This root module needs no provider, so Terraform downloads
+/// nothing.
 fn root_module() -> String {
     format!(
         "module \"node\" {{\n  source = \"./terraform/node\"\n  management_address = \"10.75.0.10\"\n  \
@@ -54,8 +55,8 @@ pub(crate) fn pass_the_linters_of_their_vendors(_: &()) {
     ];
     for (key, roles) in pairs {
         let made = made[key].as_str().expect("a text");
-        // CloudFormation cannot add numbers, so its script adds them. `SKEP_DISKS` has no effect on
-        // clients.
+        // CloudFormation cannot add numbers, so the script in its user data adds the numbers.
+        // `SKEP_DISKS` has no effect on clients.
         let made = made.replace("SKEP_DISKS='none'", "SKEP_DISKS='auto'");
         let expected = expected[roles][0].as_str().expect("a text").replace("'1+0 8'", "'1 8'");
         assert_eq!(made, expected, "{key}");

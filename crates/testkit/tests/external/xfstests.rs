@@ -1,17 +1,18 @@
 //! Runs the tests of the xfstests group `generic`, from a source tree that is already built.
 //!
-//! There are two clusters, for the *test* and the *scratch* file system. Each has its own small
-//! disk, so that a test that fills a file system does not fill the machine's disk. Each test runs
-//! in its own mount and process namespace. In this namespace, the mount helper is in `/sbin`, and
-//! all users that the tests need exist. When the namespace ends, the mounts and processes that a
-//! test has left end, too.
+//! This program starts two clusters, for the *test* and the *scratch* file system. Each cluster has
+//! its own small disk, so that a test that fills a file system does not fill the machine's disk.
+//! Each test runs in its own mount and process namespace. In this namespace, the mount helper is in
+//! `/sbin`, and all users that the tests need exist. The kernel also ends the mounts and processes
+//! that a test has left when the namespace ends.
 //!
 //! # Settings
 //! - `SKEP_XFSTESTS_TREE`: path of the built tree.
-//! - `SKEP_XFSTESTS_TESTS`: test numbers, separated by commas. If it is not set, all tests run.
+//! - `SKEP_XFSTESTS_TESTS`: test numbers, separated by commas. If this variable is not set, all
+//!   tests run.
 //! - `SKEP_XFSTESTS_PATIENCE`: time limit of each test in seconds. The default is 300.
-//! - `SKEP_XFSTESTS_TRANSPORT`: transport of the mounts, as in the mount option. If it is not set,
-//!   the mounts use their default.
+//! - `SKEP_XFSTESTS_TRANSPORT`: transport of the mounts, as in the mount option. If this variable
+//!   is not set, the mounts use their default transport.
 //! - `SKEP_EXTERNAL_RESULTS`: directory for the results.
 
 use crate::text;
@@ -41,7 +42,7 @@ const AROUND: &str = "\
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Ended {
     Passed,
-    /// The test did not run. It has printed this reason.
+    /// The test did not run. The test has printed this reason.
     NotRun(String),
     Failed,
     /// The test had not ended at its time limit.
@@ -129,8 +130,8 @@ fn run_test(scratch: &Scratch, tree: &Path, test: &str, patience: Duration) -> E
     let mut child = command.spawn().expect("unshare is installed");
     let ended = eventually(patience, || child.try_wait().expect("our own child"));
     if ended.is_none() {
-        // This kills the first process of the namespace. When that process exits, the kernel ends
-        // all other processes of the namespace.
+        // This call kills the first process of the namespace. When that process exits, the kernel
+        // ends all other processes of the namespace.
         child.kill().expect("our own child");
         child.wait().expect("our own child");
         return Ended::TimedOut;
@@ -239,8 +240,8 @@ fn tests_of(tree: &Path) -> Vec<String> {
     let names = names.flatten().filter_map(|it| it.file_name().into_string().ok());
     let mut tests: Vec<_> = names.filter(|it| it.parse::<u32>().is_ok()).collect();
     tests.sort();
-    // Keep only the tests of the group `auto`. Tests outside this group may do damage when they
-    // fail, or need more time than a run has.
+    // Keep only the tests of the group `auto`. A test outside this group may do damage when it
+    // fails, or may need more time than a run has.
     tests.retain(|test| {
         let script = fs::read_to_string(place.join(test)).unwrap_or_default();
         let groups = script.lines().find(|line| line.starts_with("_begin_fstest"));

@@ -1,5 +1,5 @@
-//! A program on the mount that faults disconnect for longer than its lease. Only this program may
-//! see errors.
+//! A program on the mount that faults disconnect for longer than its lease. Only calls of this
+//! program may fail.
 
 use skep_testkit::{PATIENCE, files, wait_for};
 use std::collections::VecDeque;
@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 const DIRECTORY: &str = "cut-off";
 /// Maximum number of files that the program keeps.
 const FILES: usize = 500;
-/// Number of further files that show that the program goes on.
+/// Number of further files that show that the program continues.
 const ROUNDS: u64 = 10;
 
 /// Creates and syncs files, each with its number as [`content`]. Removes its oldest files.
@@ -63,7 +63,7 @@ impl CutOffProgram {
             }
             let oldest = if synced.len() > FILES { synced.pop_front() } else { None };
             drop(synced);
-            // After an error the file may still exist, or it may have been removed.
+            // After an error, the file may still exist, or may be removed.
             let removed = oldest.map_or(Ok(()), |it| std::fs::remove_file(mount.join(name(it))));
             if created.is_err() || removed.is_err() {
                 self.errors.fetch_add(1, Ordering::SeqCst);
@@ -80,7 +80,7 @@ impl CutOffProgram {
     }
 
     /// Checks through the mount point `mount` that no synced file is lost. Returns the number of
-    /// errors that the program saw.
+    /// errors that calls of the program returned.
     pub(crate) fn check(&self, mount: &Path) -> u64 {
         for number in self.synced.lock().expect("no panic").iter() {
             let found = files::read(mount.join(name(*number)));

@@ -9,27 +9,29 @@ use std::time::{Duration, Instant};
 /// A fault of one node, or of the node and the leader of management.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Fault {
-    /// The process of the node is killed, and then started again.
+    /// The test kills the process of the node, and then restarts this process.
     Kill,
-    /// The process of the node is suspended, and then continues.
+    /// The test suspends the process of the node, and then resumes this process.
     Stop,
-    /// The process of a primary is suspended, and continues after another member has taken over.
+    /// The test suspends the process of a primary, and resumes this process after another member
+    /// has taken over.
     StopPrimary,
-    /// Packets from the host are lost, but packets to the host arrive.
+    /// The network loses packets from the host, but delivers packets to the host.
     CutOneWay,
-    /// The link of the host is down.
+    /// The network loses all packets from and to the host.
     Cut,
     /// The node's disk is full.
     FullDisk,
-    /// The disk with the node's data fails. Then the disk is repaired, and the process is started
-    /// again.
+    /// The disk with the node's data fails. After that, the test repairs the disk, and restarts the
+    /// process.
     DiskError,
-    /// The disk with the node's data completes no write, and then continues.
+    /// The disk with the node's data completes no write for the time of the fault.
     FrozenDisk,
-    /// The processes of the node, the primary of a metadata group, and of the leader of management
-    /// are killed at the same time, and then started again.
+    /// The node is the primary of a metadata group. The test kills the processes of the node and of
+    /// the leader of management at the same time, and then restarts both processes.
     LeaderAndPrimary,
-    /// The link of a host with a mount is down for longer than the lease of the mount's client.
+    /// The link of a host with a mount is down for a time that exceeds the lease of the mount's
+    /// client.
     CutMount,
 }
 
@@ -49,8 +51,7 @@ impl Fault {
 pub(crate) enum Plan {
     /// All faults of all nodes of management and metadata.
     All,
-    /// The primary of a metadata group is suspended until another member has taken over, and often
-    /// longer.
+    /// The primary of a metadata group is suspended at least until another member has taken over.
     StoppedPrimary,
     /// The disk of a member of a metadata group completes no write for three seconds.
     FrozenDisk,
@@ -58,8 +59,8 @@ pub(crate) enum Plan {
 
 /// Time for which [`Plan::FrozenDisk`] freezes a disk.
 const FROZEN: Duration = Duration::from_secs(3);
-/// Minimum duration of a [`Fault::CutMount`] in milliseconds. It is longer than a lease plus the
-/// time until management notices that the lease has expired.
+/// Minimum duration of a [`Fault::CutMount`] in milliseconds. This duration is longer than a lease
+/// plus the time until management notices that the lease has expired.
 const SHORTEST_CUT: usize = 10_000;
 /// Maximum duration of a [`Fault::Stop`] in milliseconds.
 const LONGEST_STOP: usize = 20_000;

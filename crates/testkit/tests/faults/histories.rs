@@ -26,7 +26,7 @@ pub(crate) struct Histories {
     longest: LongestCall,
     /// Number of finished operations of each program that uses shared objects.
     rounds: [AtomicU64; MOUNTS.len() * SHARING],
-    /// Number of finished operations of each [`Worker`], and the time of its longest one in
+    /// Number of finished operations of each [`Worker`], and the time of its longest operation in
     /// microseconds.
     workers: Vec<(Arc<AtomicU64>, Arc<AtomicU64>)>,
 }
@@ -56,7 +56,7 @@ impl Histories {
         }
     }
 
-    /// Uses the shared objects through one mount until `stop` is set.
+    /// Uses the shared objects through the mount `mount` until `stop` is set.
     pub(crate) fn record(&self, mount: &Path, program: usize, stop: &AtomicBool) {
         let mut random = Random::new(program as u64);
         while !stop.load(Ordering::Relaxed) {
@@ -79,9 +79,9 @@ impl Histories {
         });
     }
 
-    /// Waits until each program has made progress. Then returns the longest pause since the last
-    /// call. A pause is the duration of one call on a shared object, or of one operation of a
-    /// [`Worker`].
+    /// Waits until each program has made progress. After that, returns the longest pause since the
+    /// previous call of this function. A pause is the duration of a single call on a shared object,
+    /// or of a single operation of a [`Worker`].
     pub(crate) fn take_pause(&self) -> Duration {
         self.wait_until_all_go_on();
         let of_workers = self.workers.iter().map(|(_, longest)| longest.swap(0, Ordering::SeqCst));

@@ -1,9 +1,9 @@
-//! Many random faults of management and metadata. In the cluster of this test, both have several
-//! members: 3 management nodes, 2 groups of 2 metadata targets, and 1 group of 3 metadata targets.
-//! Each node runs on a host of its own, in a network namespace. Two mounts create, rename and
-//! remove files. The mounts also share objects in directories of all groups: names, pairs of names
-//! between which they rename files, and registers that they read and overwrite under locks. A third
-//! mount has a host of its own, which a fault disconnects for longer than the lease of the mount.
+//! Many random faults of management and metadata. The cluster of this test has 3 management nodes,
+//! 2 groups of 2 metadata targets, and 1 group of 3 metadata targets. Each node runs on its own
+//! host, in a network namespace. Two mounts create, rename and remove files. The mounts also share
+//! objects in directories of all groups: names, pairs of names between which programs rename files,
+//! and registers that programs read and overwrite under locks. A third mount has its own host,
+//! which a fault disconnects for longer than the lease of this mount.
 //!
 //! No acknowledged operation may be lost, and only a program on the third mount may get an error.
 //! The operations on shared objects must be linearizable, no two programs may hold conflicting
@@ -33,7 +33,7 @@ use std::time::Duration;
 /// Maximum number of take-overs of all groups while [`Plan::FrozenDisk`] freezes disks five times.
 const MOST_TAKE_OVERS: usize = 2;
 
-/// The faults of each kind of node, with the pauses that they caused.
+/// The faults of each kind of node, with the pauses that these faults caused.
 #[derive(Default)]
 struct Pauses(BTreeMap<(Fault, String), Vec<Duration>>);
 
@@ -56,9 +56,9 @@ impl Pauses {
     }
 }
 
-/// Causes faults one after the other, until `SKEP_FAULTS` of them have hit management or metadata.
-/// Cuts of the third mount come in addition. Returns the pauses that the faults caused, and the
-/// faults whose pauses exceed the limits.
+/// Causes one fault at a time, until `SKEP_FAULTS` faults have hit management or metadata. Cuts of
+/// the third mount do not count. Returns the pauses that the faults caused, and the faults whose
+/// pauses exceed the limits.
 fn suffer_all(
     plan: Plan,
     site: &mut Site,

@@ -1,5 +1,5 @@
 //! The objects that programs on two mounts share: names, pairs of names, and registers. Each object
-//! performs operations, and records them.
+//! performs operations, and records these operations.
 
 use crate::site::MOUNTS;
 use rustix::fs::{CWD, FlockOperation, RenameFlags, fcntl_lock, flock, renameat_with};
@@ -26,7 +26,8 @@ const EXCLUSIVE: usize = 1 << 16;
 pub(crate) struct LongestCall(AtomicU64);
 
 impl LongestCall {
-    /// Measures a call. Returns its result, with the times at which it began and ended.
+    /// Measures a call. Returns the result of the call, with the times at which the call began and
+    /// ended.
     fn measure<T>(&self, call: impl FnOnce() -> T) -> (T, [Instant; 2]) {
         let began = Instant::now();
         let result = call();
@@ -70,7 +71,7 @@ pub(crate) trait SharedObject: Sync {
         true
     }
 
-    /// Performs and records one random operation through a mount.
+    /// Performs and records a random operation through a mount.
     fn operate(&self, mount: &Path, random: &mut Random, longest: &LongestCall);
 
     /// Checks all operations. Returns their number.
@@ -85,7 +86,7 @@ fn file_of(file: std::io::Result<std::fs::Metadata>, path: &Path) -> Option<u64>
     }
 }
 
-/// Performs one operation on a name.
+/// Performs an operation on a name.
 fn operate_on_name(path: &Path, choice: usize) -> NameOutcome {
     match choice {
         0 | 1 => match File::create_new(path) {
@@ -103,7 +104,8 @@ fn operate_on_name(path: &Path, choice: usize) -> NameOutcome {
     }
 }
 
-/// A name that programs create, remove and look up. Its path is relative to a mount point.
+/// A name that programs create, remove and look up. The path of the name is relative to a mount
+/// point.
 pub(crate) struct Name {
     path: PathBuf,
     history: History<NameOutcome>,
@@ -127,8 +129,8 @@ impl SharedObject for Name {
     }
 }
 
-/// Two names in directories of different metadata groups. Programs create, remove and look up both
-/// names, and rename files from one to the other.
+/// Two names in directories of different metadata groups. Programs create, remove and look up each
+/// name, and rename files from one name to the other.
 pub(crate) struct Pair {
     paths: [PathBuf; 2],
     history: History<PairOutcome>,
@@ -140,8 +142,9 @@ impl Pair {
     }
 }
 
-/// Renames a file with `RENAME_NOREPLACE`. Without this flag, the kernel skips a rename if it finds
-/// the same file at both names, which may happen while another mount renames the file.
+/// Renames a file with `RENAME_NOREPLACE`. Without this flag, the kernel would skip a rename if it
+/// finds the same file at both names. The kernel may find this state while another mount renames
+/// the file.
 fn rename(paths: &[PathBuf; 2], from: usize) -> PairOutcome {
     let of_name = |name, outcome| PairOutcome::OfName { name, outcome };
     match renameat_with(CWD, &paths[from], CWD, &paths[1 - from], RenameFlags::NOREPLACE) {
@@ -176,8 +179,8 @@ impl SharedObject for Pair {
 pub(crate) enum LockCall {
     /// `flock`.
     Flock,
-    /// `fcntl`. Such a lock belongs to a process. All programs of this test are threads of one
-    /// process, so only one program of each mount uses such a register.
+    /// `fcntl`. A lock of `fcntl` belongs to a process. All programs of this test are threads of
+    /// one process, so only one program of each mount uses such a register.
     Fcntl,
 }
 
@@ -234,7 +237,7 @@ impl Register {
         }
     }
 
-    /// Reads or overwrites the register. The caller has locked it.
+    /// Reads or overwrites the register. The caller has locked the register.
     fn access(&self, file: &File, value: Option<u64>) -> RegisterOutcome {
         let mut bytes = [0; 8];
         let result = match value {

@@ -15,9 +15,9 @@ use std::time::Duration;
 
 /// Time limit for all members to serve again after a fault.
 pub(crate) const LONGEST_RETURN: Duration = Duration::from_secs(120);
-/// The mounts whose programs may not see any error.
+/// The mounts whose programs must not get any error.
 pub(crate) const MOUNTS: [&str; 2] = ["mnt-1", "mnt-2"];
-/// A mount on a host of its own, which faults disconnect for longer than the lease of a client.
+/// A mount on its own host, which faults disconnect for longer than the lease of a client.
 pub(crate) const CUT_OFF: &str = "mnt-3";
 pub(crate) const MANAGEMENT: [&str; 3] = ["management-1", "management-2", "management-3"];
 /// The metadata services. Each service has one target.
@@ -36,7 +36,8 @@ pub(crate) const GROUPS: [&[usize]; 3] = [&[0, 1], &[2, 3], &[4, 5, 6]];
 /// Number of shared directories in each group.
 const DIRECTORIES: usize = 3;
 /// Nodes whose data is on a disk that can fail: the target of a metadata service, or the directory
-/// of a management node. The directories of all other nodes are so small that a test can fill them.
+/// of a management node. The directories of all other nodes are so small that a test can fill these
+/// directories.
 pub(crate) const WITH_DISKS: [&str; 3] = ["metadata-2", "metadata-5", "management-3"];
 /// Mount options of the tmpfs for the small directory of a node. A test can fill this tmpfs.
 pub(crate) const SMALL_DISK: &str = "size=1g,huge=never";
@@ -62,7 +63,8 @@ impl Site {
         self.scratch.join(name).display().to_string()
     }
 
-    /// Returns the directory of a node. It contains the node's own files and its target.
+    /// Returns the directory of a node. This directory contains the node's own files and its
+    /// target.
     pub(crate) fn place(&self, name: &str) -> PathBuf {
         self.scratch.join(&format!("{name}-host"))
     }
@@ -247,7 +249,7 @@ impl Site {
     }
 
     /// Creates directories below the first mount point until each group has the same number of
-    /// them.
+    /// directories.
     pub(crate) fn make_directories(&self) -> Vec<SharedDirectory> {
         let mut of_groups: BTreeMap<u64, usize> = BTreeMap::new();
         let mut directories = Vec::new();
@@ -270,8 +272,8 @@ impl Site {
         directories
     }
 
-    /// Copies the logs of all processes to the directory for results. Without such a directory,
-    /// prints the end of each log.
+    /// Copies the logs of all processes to the directory for results. If the run has no directory
+    /// for results, prints the end of each log.
     pub(crate) fn show_logs(&self) {
         let results = std::env::var("SKEP_EXTERNAL_RESULTS").map(PathBuf::from);
         for name in MANAGEMENT.iter().chain(&METADATA).chain(&[STORAGE, CUT_OFF]).chain(&MOUNTS) {
@@ -308,9 +310,9 @@ impl Site {
         (!nodes.iter().all(is_well)).then(|| status.to_string())
     }
 
-    /// Waits until all nodes serve again after a fault. If a member was unreachable for a short
-    /// time, management may still list the member as serving. So this function first waits until
-    /// the programs have used names of each group.
+    /// After a fault, waits until all nodes serve. If a member was unreachable for a short time,
+    /// management may still list the member as serving. So this function first waits until the
+    /// programs have used names of each group.
     pub(crate) fn wait_until_all_serve(&self, histories: &Histories) {
         histories.wait_until_all_go_on();
         let mut last = None;

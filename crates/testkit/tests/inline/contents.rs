@@ -67,7 +67,7 @@ fn changes_beyond_the_inline_bytes_appear_on_both_mounts() {
         it.write(&file, 0, &bytes[..20]);
         drop(file);
 
-        // Copy within the file, and between two files. One of the files or both have inline bytes.
+        // Copy within the file, and between two files. At least one of the files has inline bytes.
         let plain = here.join("plain");
         entry_json(&["create", "--pattern", "count=1"], &plain);
         files::write(&plain, &bytes[..20_000]);
@@ -137,7 +137,7 @@ fn aligned(byte: u8) -> Page {
 }
 
 /// Makes random changes near the end of a file's inline bytes. Each change happens on a random
-/// mount, and closes the file before the next change opens it.
+/// mount, and closes the file before the next change opens this file.
 #[test]
 fn random_changes_from_two_mounts_match_a_plain_file() {
     let (cluster, second) = mounts();
@@ -233,7 +233,7 @@ fn repeated_syncs_move_inline_bytes_of_a_file_to_storage() {
     assert!(is_inline(&it.paths[0]), "another mount has the file open");
     it.check("syncs of a shared file");
     drop((reader, file));
-    // The mounts report their closes a moment later.
+    // The mounts report each close a moment after the program's call.
     wait_for("the inline bytes move to storage", PATIENCE, || {
         let file = open(&it.paths[0]);
         for byte in 6..10 {

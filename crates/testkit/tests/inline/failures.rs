@@ -8,7 +8,7 @@ use std::os::unix::fs::FileExt;
 
 const DISK_BYTES: u64 = 4 << 30;
 
-/// docs/semantics.md 3.1. A program gets no error even if it had not synced its writes before the
+/// docs/semantics.md 3.1. A program gets no error even for writes that it had not synced before the
 /// kill.
 #[test]
 fn killed_metadata_service_loses_no_inline_bytes() {
@@ -59,8 +59,8 @@ fn kill_of_a_service_during_a_move_loses_no_inline_bytes() {
     end(cluster, second);
 }
 
-/// docs/semantics.md 3.3: after the inline bytes have been moved to storage, no byte of the file
-/// depends on metadata.
+/// docs/semantics.md 3.3: after a move of the inline bytes to storage, no byte of the file depends
+/// on metadata.
 #[test]
 fn inline_bytes_moved_to_storage_survive_metadata_power_loss() {
     let scratch = Scratch::new();
@@ -108,7 +108,7 @@ fn lose_power(cluster: &Cluster, disk: &mut Disk) {
 }
 
 /// docs/semantics.md 3.2 and 3.5. Only a metadata host loses its power, while the mounts continue
-/// to run. They repeat the lost writes, so no program gets an error.
+/// to run. The mounts repeat the lost writes, so no program gets an error.
 #[test]
 fn mounts_repeat_inline_writes_that_a_power_loss_reverted() {
     let scratch = Scratch::new();
@@ -129,7 +129,8 @@ fn mounts_repeat_inline_writes_that_a_power_loss_reverted() {
         for file in [&hit, &second, &untouched] {
             file.sync_all().expect("the mount has repeated the lost write");
         }
-        // The mount repeats nothing that a sync has made durable, so the disk must have the bytes.
+        // The mount does not repeat writes that a sync has made durable, so the disk must have the
+        // bytes.
         disk.lose_power();
         lose_power(&cluster, &mut disk);
         hit.sync_all().expect("the repeated write is durable");
@@ -175,7 +176,8 @@ fn unsynced_large_first_write_gets_one_error_after_a_power_loss() {
 }
 
 /// docs/semantics.md 3.3 and 3.5. The power loss reverts the report of the first write to a new
-/// file. The bytes are on storage, so the `fsync` need only report them to metadata again.
+/// file. The bytes are on storage, so the `fsync` need only repeat the report of these bytes to
+/// metadata.
 #[test]
 fn large_first_write_to_a_new_file_survives_a_power_loss() {
     let scratch = Scratch::new();
@@ -197,7 +199,7 @@ fn large_first_write_to_a_new_file_survives_a_power_loss() {
     cluster.stop();
 }
 
-/// docs/semantics.md 3.7. The mount dies before it has reported its write to a new file.
+/// docs/semantics.md 3.7. The mount process dies before it has reported its write to a new file.
 #[test]
 fn large_first_write_of_a_killed_mount_is_not_lost() {
     let (cluster, second) = mounts();

@@ -131,7 +131,7 @@ fn small_files_are_stored_inline_without_a_chunk_file() {
     files::write_all_at(&open(&other), &[9], 8191);
     assert_eq!((count(), entry_info(&other).components()[1].start_byte()), (0, 8192));
     files::remove_file(&other);
-    // A write beyond the inline bytes creates one chunk file.
+    // A write beyond the inline bytes creates a chunk file.
     let file = open(&path);
     files::write_all_at(&file, &[8; 10], 4090);
     assert_eq!(count(), 1);
@@ -189,7 +189,7 @@ fn cluster_setting_inline_bytes_applies_to_new_files() {
     cluster.stop();
 }
 
-/// Changes bytes in the inline bytes and behind them, like a transaction of a database.
+/// Changes bytes within and after the inline bytes, like a transaction of a database.
 fn change_both(it: &mut Checked, file: &File, byte: u8) {
     it.write(file, 24, &[byte; 100]);
     it.write(file, 10_000, &[byte; 100]);

@@ -22,16 +22,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
-/// Number of kills with each transport. `SKEP_KILLS` overrides it.
+/// Number of kills with each transport. `SKEP_KILLS` overrides this number.
 const KILLS: usize = 15;
-/// Of each group of this number of kills, the last one hits the mount process. This kill ends a
-/// round of the workload, because the running operations fail.
+/// A kill hits the mount process if the number of the kill is a multiple of this constant. Such a
+/// kill ends a round of the workload, because the running operations fail.
 const CLIENT_KILL_EVERY: usize = 5;
 const WORKERS: u64 = 4;
 /// Maximum number of operations of the workload between two kills.
 const BETWEEN: usize = 900;
 /// Longest time without a finished operation after a kill of one service. The supervisor restarts
-/// the service within a second. The rest of the limit is for its recovery on a busy machine.
+/// the service within a second. The rest of the limit is for the recovery of the service on a busy
+/// machine.
 const LONGEST_PAUSE: Duration = Duration::from_secs(20);
 /// Time limit for the cluster to remove the chunk files of removed files.
 const CLEAN_UP: Duration = Duration::from_secs(90);
@@ -59,7 +60,7 @@ fn under_load(
         running.extend(writers.into_iter().map(|(pages, mount, random)| {
             scope.spawn(move || pages.write_until(stop, mount, random))
         }));
-        // Waits until all workers together have completed `operations` more operations.
+        // Waits until all workers together have completed `operations` further operations.
         let mut go_on = |operations: usize| {
             let count = || done.iter().map(|it| it.load(Ordering::Relaxed)).sum::<u64>();
             let goal = count() + operations as u64;
@@ -94,7 +95,7 @@ fn victim_of(cluster: &Cluster, role: &str, random: &mut Random) -> Process {
     })
 }
 
-/// Checks that each failure is one that the kill of a mount causes.
+/// Checks that the kill of a mount explains each failure.
 fn only_dead_mounts(failures: Vec<String>) {
     let fits =
         ["os error 103", "os error 107", "os error 125", "os error 5)", "os error 2)", "close "];

@@ -1,9 +1,9 @@
-//! Pages of one file, which writers on several mounts overwrite at the same time, and the check of
+//! Pages of a file, which writers on several mounts overwrite at the same time, and the check of
 //! these pages after a crash.
 //!
 //! Each write fills a page with a number that no other write uses. A page must contain exactly one
-//! of these numbers, because writes of a page are atomic (docs/semantics.md 2.5). The number must
-//! be of a write that no later acknowledged write has replaced.
+//! such number, because writes of a page are atomic (docs/semantics.md 2.5). The number must belong
+//! to a write that no subsequent acknowledged write has replaced.
 
 use skep_testkit::{Random, files};
 use std::collections::BTreeSet;
@@ -21,10 +21,10 @@ const PAGES: usize = 64;
 /// Distance of the beginnings of two pages in bytes. The pages lie in several chunks.
 const STRIDE: usize = 17 * PAGE;
 
-/// A write that may be the one whose bytes the page contains.
+/// A write whose bytes the page may contain.
 struct Write {
     number: u64,
-    /// `None` until the file system has acknowledged the write.
+    /// This field is `None` until the file system has acknowledged the write.
     acknowledged: Option<Instant>,
 }
 
@@ -53,7 +53,7 @@ impl SharedPages {
     pub(crate) fn new(mount: &Path) -> Self {
         let file = files::create_new(mount.join(NAME));
         let first = |page: usize| {
-            // A page of zeros would look like a hole.
+            // The test could not distinguish a page of zeros from a hole.
             let number = page as u64 + 1;
             files::write_all_at(&file, &filled(number), offset(page));
             Mutex::new(vec![Write { number, acknowledged: Some(Instant::now()) }])
@@ -69,7 +69,7 @@ impl SharedPages {
     ///
     /// # Errors
     /// Returns the error of the open, or of the first write that fails. This write may or may not
-    /// have taken effect, and [`Self::check`] accepts both.
+    /// have taken effect, and [`Self::check`] accepts either case.
     pub(crate) fn write_until(
         &self,
         stop: &AtomicBool,
@@ -87,7 +87,8 @@ impl SharedPages {
                 .map_err(|error| format!("write page {page}: {error}"))?;
             let acknowledged = Instant::now();
             self.change(page, |possible| {
-                // The acknowledged write replaces each write that had returned before it began.
+                // The acknowledged write replaces each write that had returned before the
+                // acknowledged write began.
                 possible.retain(|it| it.acknowledged.is_none_or(|at| at >= begun));
                 let this = possible.iter_mut().find(|it| it.number == number);
                 this.expect("a write in progress is possible").acknowledged = Some(acknowledged);

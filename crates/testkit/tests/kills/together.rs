@@ -1,9 +1,9 @@
-//! Kills of several processes at the same moment, and long suspensions of services. Two mounts run
-//! the workload, and writers on both mounts share pages of one file.
+//! Kills of several processes at the same moment, and long suspensions of services. Workers on two
+//! mounts run the workload, and writers on both mounts share pages of one file.
 //!
-//! In CI, there are a few rounds of each, and the suspensions take seconds.
-//! `cargo xtask external --only kills` has 40 kills of everything and 100 kills of two services.
-//! `cargo xtask external --only stops` has suspensions of minutes.
+//! In CI, each test has a few rounds, and a suspension takes seconds. `cargo xtask external --only
+//! kills` has 40 kills of everything and 100 kills of two services. `cargo xtask external --only
+//! stops` has suspensions of minutes.
 
 use crate::pages::SharedPages;
 use crate::{
@@ -17,16 +17,18 @@ use skep_testkit::{Cluster, Mounted, PATIENCE, Random, Shape, Transport, wait_fo
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Number of kills of all processes. If `SKEP_KILLS` is set, it is two fifths of this number.
+/// Number of kills of all processes. If `SKEP_KILLS` is set, the number of kills of all processes
+/// is two fifths of `SKEP_KILLS`.
 const KILLS_OF_ALL: usize = 2;
-/// Number of kills of two services. `SKEP_KILLS` overrides it.
+/// Number of kills of two services. `SKEP_KILLS` overrides this number.
 const KILLS_OF_PAIRS: usize = 5;
-/// Length of a suspension in seconds. It is longer than the lease. `SKEP_STOP_SECONDS` overrides
-/// it.
+/// Length of a suspension in seconds. The suspension is longer than the lease. `SKEP_STOP_SECONDS`
+/// overrides this length.
 const STOP_SECONDS: u64 = 7;
 /// Number of writers of shared pages on each mount.
 const PAGE_WRITERS: usize = 2;
-/// Minimum number of operations of the workload after the services serve again.
+/// Minimum number of operations that the workload completes after the return of the killed
+/// services.
 const AFTERWARDS: usize = 50;
 
 /// A cluster with two mounts, and its load.
@@ -111,7 +113,7 @@ fn kills_of_all_processes_lose_no_acknowledged_operation() {
 
 /// docs/semantics.md 3.1 and 4.1.
 #[test]
-fn kills_of_storage_with_metadata_lose_no_operation() {
+fn concurrent_kills_of_storage_and_metadata_lose_no_operation() {
     let mut site = Site::new();
     let kills = number("SKEP_KILLS").unwrap_or(KILLS_OF_PAIRS);
     let failures = site.under_load(|cluster, random, go_on| {
@@ -134,7 +136,7 @@ fn kills_of_storage_with_metadata_lose_no_operation() {
 
 /// docs/semantics.md 4.1. The suspended services neither reply nor close their connections.
 #[test]
-fn long_stops_of_services_cause_no_error() {
+fn long_suspensions_of_services_cause_no_error() {
     let mut site = Site::new();
     let seconds = number("SKEP_STOP_SECONDS").map_or(STOP_SECONDS, |it| it as u64);
     let stop = Duration::from_secs(seconds);

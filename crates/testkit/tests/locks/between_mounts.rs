@@ -58,7 +58,7 @@ fn lock_excludes_programs_on_all_mounts(mounts: &Mounts) {
     });
 }
 
-/// The kernel handles locks on special files itself. If this test fails because a newer kernel
+/// The kernel itself handles locks on special files. If this test fails because a newer kernel
 /// forwards these locks to FUSE, docs/semantics.md needs a new statement.
 ///
 /// docs/semantics.md 6.1.
@@ -200,7 +200,7 @@ fn closing_releases_posix_locks(mounts: &Mounts) {
         assert_eq!(holder_of(&mut neighbour), format!("exclusive 0 0 {}", holder.pid()));
         holder.ok("fork_and_close f");
         assert_eq!(other.try_lock("posix", "shared"), "EAGAIN", "the child had no locks");
-        // Any close of the file by the process releases the lock, even the close of another
+        // Each close of the file by the process releases the lock, even the close of another
         // descriptor.
         for mode in ["write", "read"] {
             holder.open("g", here, mode);
@@ -292,7 +292,7 @@ fn counter_under_locks_loses_no_update(mounts: &Mounts) {
 fn each_of_many_waiters_gets_the_lock(mounts: &Mounts) {
     let mut holder = Program::on(&mounts.one);
     assert_eq!(holder.try_lock("flock", "exclusive"), "ok");
-    // Each mount has more waiting requests than one worker of the mount has slots.
+    // Each mount has more waiting requests than a worker of the mount has slots.
     let mut waiting: Vec<_> = (0..80)
         .map(|index| Program::on(if index % 2 == 0 { &mounts.one } else { &mounts.other }))
         .collect();
@@ -301,7 +301,7 @@ fn each_of_many_waiters_gets_the_lock(mounts: &Mounts) {
     let path = mounts.one.with_file_name("served-meanwhile");
     std::fs::write(&path, "x").expect("others are served");
     holder.unlock("flock");
-    // Each program has the lock for a moment, and releases it by closing the file.
+    // Each program has the lock for a moment, and releases the lock by closing the file.
     std::thread::scope(|scope| {
         for mut program in waiting {
             scope.spawn(move || {
@@ -319,8 +319,8 @@ fn lock_owner_has_at_most_1024_ranges(mounts: &Mounts) {
         let (mut holder, mut other) = (Program::on(here), Program::on(there));
         for kind in ["posix", "ofd"] {
             assert_eq!(holder.run(&format!("every_other f {kind} 1025")), "1024 ENOLCK");
-            // Each lock owner has a limit of its own. After the owner has unlocked one range, it
-            // can lock exactly one more range.
+            // Each lock owner has its own limit. After the owner has unlocked one range, this owner
+            // can lock exactly one further range.
             other.ok(&format!("lock f {kind} exclusive 1 1 try"));
             holder.ok(&format!("lock f {kind} unlock 0 1 try"));
             holder.ok(&format!("lock f {kind} exclusive 5000 1 try"));
@@ -387,8 +387,8 @@ fn waiters_get_the_lock_in_order_of_arrival(mounts: &Mounts) {
             })
             .collect();
         holder.unlock(kind);
-        // Only one program at a time has the lock. If the order were wrong, this program would not
-        // get a reply.
+        // Only one program has the lock at any time. In a wrong order, the program `program` would
+        // not get a reply.
         for program in &mut waiting {
             assert_eq!(program.answer(), "ok", "{kind}");
             program.unlock(kind);
@@ -398,7 +398,7 @@ fn waiters_get_the_lock_in_order_of_arrival(mounts: &Mounts) {
 
 /// After 64 readers have overtaken the waiting writer, no other reader gets the lock for a second.
 /// After this second, a waiting reader gets the lock, although the other readers have not released
-/// it. docs/semantics.md 6.4.
+/// their locks. docs/semantics.md 6.4.
 fn readers_overtake_a_waiting_writer_64_times(mounts: &Mounts) {
     for kind in KINDS {
         let (mut reader, mut writer) = (Program::on(&mounts.one), Program::on(&mounts.other));
@@ -505,7 +505,7 @@ fn deadlock_across_metadata_targets_is_refused(mounts: &Mounts) {
         other.ok("lock b posix exclusive 0 1 try");
         one.begin("lock b posix exclusive 0 1 wait");
         other.begin("lock a posix exclusive 0 1 wait");
-        // Exactly one of the two programs gets EDEADLK.
+        // Exactly one of the two waiting programs gets EDEADLK.
         let (is_one, printed) = wait_for("one of the two programs gets a reply", PATIENCE, || {
             let by_one = one.try_answer().map(|it| (true, it));
             by_one.or_else(|| other.try_answer().map(|it| (false, it)))

@@ -15,17 +15,17 @@ pub(crate) const CASES: &[Case<()>] = skep_testkit::cases![locks:
 ];
 
 /// Time limit for the cluster to notice a dead client. Leases last 5 s, and on a busy machine the
-/// cluster notices their end a little later.
+/// cluster notices the end of a lease with a delay.
 const PATIENCE: Duration = Duration::from_secs(30);
 const PROGRAMS: u64 = 4;
 
-/// Kills clients one by one while programs increment a counter. Returns the number of increments
+/// Kills one client at a time while programs increment a counter. Returns the number of increments
 /// that the programs on the killed mounts have made.
 fn kill_one_by_one(clients: Vec<Mounted>, victims: &[Program], goes_on: impl Fn(u64)) -> u64 {
     for client in clients {
         goes_on(20);
-        // The programs on the killed mount exit with an error. Some of them have the lock at that
-        // moment.
+        // The programs on the killed mount exit with an error. Some of these programs have the lock
+        // at that moment.
         client.kill();
     }
     let count = |victim: &Program| {
@@ -44,7 +44,7 @@ fn locked_counters_survive_kills_of_metadata_and_clients((): &()) {
     for kind in KINDS {
         let mut cluster = Cluster::start(Shape::default());
         let clients: Vec<_> = Transport::ALL.into_iter().map(|it| cluster.mount(it)).collect();
-        // In one of the clusters, the bytes of the counter are on storage.
+        // In one of the tested clusters, the bytes of the counter are on storage.
         if kind == KINDS[0] {
             cluster.turn_off_inline_bytes();
         }
@@ -73,7 +73,7 @@ fn locked_counters_survive_kills_of_metadata_and_clients((): &()) {
             assert_eq!(survivor.answer(), "150 ok");
             done += 150;
         }
-        // Each program on a killed mount may have written one more number without getting the
+        // Each program on a killed mount may have written one further number without getting the
         // reply.
         let (found, most) = (count(), done + victims.len() as u64);
         assert!(
@@ -116,11 +116,12 @@ fn locks_survive_a_restart_of_metadata((): &()) {
     cluster.stop();
 }
 
-/// Starts a program that has a file open for reading only, and locks the file. The file is beside
-/// the file `here`, which the other mount has at `there`. The program has read no byte.
+/// Starts a program that has a file open for reading only, and locks the file. The file is in the
+/// directory of the file `here`, whose path on the other mount is `there`. The program has read no
+/// byte.
 ///
-/// A descriptor for writing would not suffice to test lost locks, because it fails after the lease
-/// also without locks (docs/semantics.md 3.8).
+/// A descriptor for writing would not suffice to test lost locks, because after the lease such a
+/// descriptor fails even without locks (docs/semantics.md 3.8).
 fn locked_reader(kind: &str, here: &Path, there: &Path) -> Program {
     files::write(here.with_extension("read-only"), "bytes");
     let mut reader = Program::start();
@@ -168,7 +169,7 @@ fn client_suspended_past_its_lease_loses_its_locks((): &()) {
         assert_eq!(sleeper.run("read f 5"), "other", "{kind}");
     }
     for (kind, reader) in KINDS.into_iter().zip(&mut locked_readers) {
-        // The page cache has none of the bytes, so the mount must read them.
+        // The page cache has no byte of the file, so the mount must read all bytes.
         assert_eq!(reader.run("read f 5"), "EIO", "{kind}: reads fail too");
     }
     drop((programs, locked_readers));

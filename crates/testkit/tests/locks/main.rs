@@ -10,15 +10,15 @@ use skep_testkit::{Cluster, Shape, Transport};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// The paths of one file on several mounts.
+/// The paths of a single file on several mounts.
 pub(crate) struct Mounts {
     pub(crate) one: PathBuf,
     pub(crate) other: PathBuf,
 }
 
 impl Mounts {
-    /// Runs `story` twice. The second time, the two mounts are exchanged, so that each transport
-    /// has each role.
+    /// Runs `story` twice. For the second run, the two mounts exchange their roles, so that each
+    /// transport has each role.
     pub(crate) fn both_ways(&self, story: impl Fn(&PathBuf, &PathBuf)) {
         story(&self.one, &self.other);
         story(&self.other, &self.one);

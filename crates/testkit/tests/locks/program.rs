@@ -50,7 +50,7 @@ impl Program {
         writeln!(self.commands, "{command}").expect("the program runs");
     }
 
-    /// Waits for the reply to the last command, and returns it.
+    /// Waits for the reply to the last command, and returns this reply.
     #[track_caller]
     pub(crate) fn answer(&self) -> String {
         self.answers.recv_timeout(PATIENCE).expect("the program answers")
@@ -61,8 +61,8 @@ impl Program {
         self.answers.try_recv().ok()
     }
 
-    /// Returns true if the last command still has no reply after 300 ms. If there is a reply,
-    /// panics.
+    /// Returns true if the last command still has no reply after 300 ms. Panics if the reply has
+    /// arrived.
     #[track_caller]
     pub(crate) fn is_waiting(&self) -> bool {
         match self.answers.recv_timeout(Duration::from_millis(300)) {

@@ -1,7 +1,7 @@
 //! Clean stops of members, as in an upgrade. A backup member that stops leaves the serving members
-//! of its group before its process ends. So no operation is delayed by the primary's timeout for
-//! this member. A primary that stops first makes the backup member the primary, and then leaves the
-//! group in the same way.
+//! of its group before its process ends. So the primary's timeout for this member delays no
+//! operation. Before it stops, a primary makes the backup member the primary, and then leaves the
+//! serving members in the same way.
 
 use crate::pair::{Pair, after};
 use rustix::process::Signal;
@@ -11,20 +11,20 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Maximum time of one operation while a backup member stops. In most stops of a primary, no
-/// operation takes longer either. Without the clean stop, operations wait for the time of a lease,
-/// which is 2 s.
+/// Maximum time of one operation while a backup member stops. In most stops of a primary, the
+/// slowest operation also ends within this time. Without the clean stop, operations wait for the
+/// time of a lease, which is 2 s.
 const LONGEST_OPERATION: Duration = Duration::from_secs(1);
 /// Maximum time of one operation while a primary stops. Without the clean stop, the new primary
-/// replies 2.5 s after the last request of the previous one.
+/// replies 2.5 s after the last request of the previous primary.
 const LONGEST_AT_A_MOVE: Duration = Duration::from_millis(1_900);
 /// Number of clean stops of a member under load.
 const STOPS: usize = 3;
-/// Maximum time in which all members stop if an administrator stops them at the same time. Each
-/// member waits less than a second for the other members.
+/// Maximum time in which all members stop if an administrator stops all members at the same time.
+/// Each member waits less than a second for the other members.
 const STOP_OF_ALL: Duration = Duration::from_secs(4);
 /// Maximum time in which a primary stops while management does not reply. The primary waits 2 s for
-/// a new primary. Its node waits 5 s until management confirms that the node leaves.
+/// a new primary. The primary's node waits 5 s until management confirms that the node leaves.
 const STOP_WITHOUT_MANAGEMENT: Duration = Duration::from_secs(15);
 
 /// The longest operation of a program, in microseconds, and the number of its rounds.
@@ -35,7 +35,7 @@ struct Operations {
 }
 
 impl Operations {
-    /// Measures one operation.
+    /// Measures the time of an operation.
     fn measure<T>(&self, operation: impl FnOnce() -> T) -> T {
         let began = Instant::now();
         let result = operation();
@@ -44,8 +44,8 @@ impl Operations {
         result
     }
 
-    /// Waits until the program has made progress. Then returns the longest operation since the last
-    /// call.
+    /// Waits until the program has made progress. After that, returns the longest operation since
+    /// the previous call of this function.
     fn take(&self) -> Duration {
         let before = self.rounds.load(Ordering::SeqCst);
         wait_for("the program goes on", PATIENCE, || {
@@ -55,8 +55,8 @@ impl Operations {
     }
 }
 
-/// Creates a file, writes it, syncs it and removes it. In every second round, the bytes of the file
-/// are on storage, because the write is larger than the inline bytes.
+/// Creates, writes, syncs and removes a file. In every second round, the bytes of the file are on
+/// storage, because the write is larger than the inline bytes.
 fn write_and_sync(root: &Path, operations: &Operations) {
     let path = root.join("written");
     let mut file = operations.measure(|| std::fs::File::create_new(&path)).expect("a new file");
@@ -98,7 +98,7 @@ fn start_again(pair: &mut Pair, name: &'static str) {
     pair.wait_for_serving(2);
 }
 
-/// Checks that each operation of one round ends in time.
+/// Checks that each operation of a round ends in time.
 fn assert_no_operation_waits(root: &Path) {
     let operations = Operations::default();
     write_and_sync(root, &operations);
@@ -209,8 +209,8 @@ fn members_that_stop_concurrently_end_in_time() {
         let changes = epoch(&pair) - before;
         eprintln!("all members have stopped after {took:?}, with {changes} changes of the group");
         assert!(took < STOP_OF_ALL, "{took:?}");
-        // If one signal arrives late, the group changes its primary once, and the new primary drops
-        // the other member.
+        // If one of the signals arrives late, the group changes its primary once, and the new
+        // primary drops the other member.
         assert!(changes <= 2, "the members do not hand the group to each other in turn");
         for name in names {
             pair.start_service("metadata", name);

@@ -1,6 +1,6 @@
-//! Copies of a metadata store to a member of its group. The member is a second member for a target
-//! that serves, a member that was stopped for too long, or a member with a new disk.
-//! Programs run during each copy, and one of the two services of the copy is killed.
+//! Copies of a metadata store to a member of its group. The receiving member is a second member for
+//! a target that serves, a member that was stopped for too long, or a member with a new disk.
+//! Programs run during each copy, and the test kills one of the two services of the copy.
 
 use crate::pair::{METADATA, MOUNTS, Pair};
 use rustix::fs::{XattrFlags, setxattr};
@@ -12,11 +12,11 @@ use std::time::{Duration, Instant};
 
 /// Number of files in the store that is copied.
 const FILES: usize = 20_000;
-/// Number of programs that create the files. Each program has a directory of its own.
+/// Number of programs that create the files. Each program has its own directory.
 const CREATORS: usize = 4;
-/// Minimum length of the log that a member lacks, in bytes. It is more than the primary keeps in
-/// memory, and more than the log between two checkpoints. After a checkpoint, a target removes log
-/// segments unless it keeps them for an absent member.
+/// Minimum length of the log that a member lacks, in bytes. This length exceeds the records that
+/// the primary keeps in memory, and the log between two checkpoints. After a checkpoint, a target
+/// removes log segments, except segments that it keeps for an absent member.
 pub(crate) const LOGGED_BYTES: usize = 80 << 20;
 /// Maximum pause of a program while a copy is in progress.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
@@ -74,8 +74,8 @@ impl Pair {
         self.ask(&["config", "set", "metadata-copy-rate", &value]).expect_success();
     }
 
-    /// Returns the progress of the copy, and the member that receives it. `None` means that there
-    /// is no copy in progress.
+    /// Returns the progress of the copy, and the member that receives the copy. `None` means that
+    /// no copy is in progress.
     fn copy(&self) -> Option<Value> {
         let status = self.json(&["group", "status"]);
         schema::check("group-status", &status);
@@ -84,7 +84,7 @@ impl Pair {
     }
 
     /// Checks that `skep group list` and `skep health check` show the rest of the copy in progress,
-    /// and the time until it ends.
+    /// and the time until the copy ends.
     fn check_lag_of_copy(&self) {
         // On a busy host, the primary may miss a reply of the member, and then reports no rate of
         // the copy.
@@ -149,12 +149,12 @@ fn group_of_one_target_gets_a_second_member_while_it_serves() {
         assert_eq!(pair.serving(), 1, "an incomplete member does not serve");
         pair.check_lag_of_copy();
         eprintln!("longest pause at the beginning: {:?}", pauses.take());
-        // The receiving member is killed during the copy. The copy continues where it was
-        // interrupted.
+        // The test kills the receiving member during the copy. The copy continues after the last
+        // received part.
         pair.kill(METADATA[1]);
         pair.start_service("metadata", METADATA[1]);
         let copied = pair.wait_for_copied(400_000);
-        // The primary is killed during the copy.
+        // The test kills the primary during the copy.
         pair.kill(METADATA[0]);
         pair.start_service("metadata", METADATA[0]);
         let first = pair.wait_for_copied(0);
@@ -267,7 +267,7 @@ fn target_replace_moves_the_only_member_to_a_new_target() {
     );
     let again = pair.ask(&["target", "replace", &former, &new]).expect_failure();
     assert!(again.contains("this target is in no group"), "{again}");
-    // The former target and its data are not needed any more.
+    // The cluster does not need the former target and its data any more.
     pair.kill(METADATA[0]);
     files::remove_dir_all(pair.target(METADATA[0]));
     assert_eq!(files::read_to_string(&file), "contents");

@@ -19,11 +19,11 @@ const BATCH: u64 = 50;
 const INTERVAL: Duration = Duration::from_millis(100);
 /// Length of the measurement before the copy.
 const BEFORE: Duration = Duration::from_secs(5);
-/// Minimum rate of creates during the copy, as a part of the rate before it.
+/// Minimum rate of creates during the copy, as a part of the rate before the copy.
 const SLOWEST: f64 = 0.7;
 
-/// Returns the number of files in the store, and whether the test compares rates. In CI it does
-/// not, because there other tests use the same processors.
+/// Returns the number of files in the store, and whether the test compares rates. In CI, the test
+/// does not compare rates, because other tests use the same processors.
 fn shape() -> (usize, bool) {
     match std::env::var("SKEP_COPIED_FILES") {
         Ok(files) => (files.parse().expect("a number"), true),
@@ -98,7 +98,7 @@ fn creates_continue_while_a_member_receives_a_store_copy() {
         assert!(during >= SLOWEST * before, "{during:.0} creates/s instead of {before:.0}");
     }
 
-    // The member has the copy, and all files that were created during the copy.
+    // The member has the copy, and all files that programs created during the copy.
     pair.kill(primary);
     pair.wait_for_primary(backup);
     check_files(&pair, count);

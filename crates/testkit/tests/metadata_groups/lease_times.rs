@@ -8,7 +8,8 @@ const SPREAD: Duration = Duration::from_secs(2);
 /// A long delay of the take-over, and the longest lease that this delay permits.
 const LONG: [(&str, &str); 2] =
     [("metadata-take-over-after", "6000ms"), ("metadata-lease", "5000ms")];
-/// The minimum values. The lease must be set first, because it must be shorter than the delay.
+/// The minimum values. The test must set the lease first, because the lease must be shorter than
+/// the delay.
 const SHORT: [(&str, &str); 2] =
     [("metadata-lease", "1000ms"), ("metadata-take-over-after", "1250ms")];
 /// Minimum pause with the values of `LONG`. The last request of the primary may be half a second

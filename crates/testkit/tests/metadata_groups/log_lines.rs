@@ -52,8 +52,8 @@ fn take_over_log_lines_use_the_terms_of_the_commands() {
     assert!(taken.contains(&format!("({primary}) does not answer")), "{taken}");
     let back = with(" is a serving member").expect("management logs the return");
     assert!(back.contains("INFO target t") && back.contains(primary), "{back}");
-    // Management logs one warning about the take-over. All other warnings are about requests that
-    // waited, or about missing heartbeats.
+    // Management logs exactly one warning about the take-over. All other warnings are about
+    // requests that waited, or about missing heartbeats.
     let expected = [" continues with target t", " took ", "has sent no heartbeat", " is offline, "];
     for name in names {
         let is_loud = |line: &&String| line.contains(" WARN ") || line.contains(" ERROR ");

@@ -25,10 +25,10 @@ use std::time::Duration;
 
 /// Maximum pause of a program when a member of the group fails.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
-/// Duration for which a test suspends a process. It is much longer than a take-over.
+/// Duration for which a test suspends a process. This duration is much longer than a take-over.
 const STOPPED: Duration = Duration::from_secs(10);
 /// Makes a stopped member look as if its host had lost power. Changes the file `member-mark`, so
-/// that it names another page cache than the page cache of this host. Also removes the last
+/// that this file names another page cache than the page cache of this host. Also removes the last
 /// `lost_bytes` bytes of the member's log, so that its last record is incomplete.
 fn lose_power(pair: &Pair, name: &str, lost_bytes: u64) {
     let directory = pair.scratch.join(&format!("{name}-target"));
@@ -106,8 +106,8 @@ fn group_continues_when_its_backup_member_is_killed_and_returns() {
     assert!(pause < LONGEST_PAUSE, "{pause:?}");
 }
 
-/// One member loses power, and then the other member is killed. The first member must not serve,
-/// because it may lack changes that were acknowledged.
+/// One member loses power, and then the test kills the other member. The first member must not
+/// serve, because it may lack acknowledged changes.
 #[test]
 fn member_that_lost_records_does_not_take_over() {
     let mut pair = Pair::begin();
@@ -133,7 +133,7 @@ fn member_that_lost_records_does_not_take_over() {
 
 /// Command: skep group status.
 #[test]
-fn longest_log_is_used_after_a_power_loss_of_both_members() {
+fn power_loss_of_both_members_keeps_the_longest_log() {
     let mut pair = Pair::begin();
     let (primary, backup) = pair.roles();
     let path = pair.mount_point().join("before");
@@ -174,14 +174,14 @@ fn administrator_can_move_the_primary_and_drop_a_member() {
         schema::check("group-move", &pair.json(&["group", "move", &id, &other]));
         pair.wait_for_primary(backup);
         after(Duration::from_secs(1));
-        // A repetition of the command changes nothing.
+        // A repetition of `skep group move` changes nothing.
         let epoch = pair.group()["epoch"].clone();
         assert_eq!(pair.json(&["group", "move", &id, &other])["epoch"], epoch);
         let refused = pair.ask(&["group", "drop", &id, &other]).expect_failure();
         assert!(refused.contains("is the primary"), "{refused}");
         let former = target(pair, false);
         schema::check("group-drop", &pair.json(&["group", "drop", &id, &former]));
-        // The dropped member runs and receives all records, so it serves again.
+        // The dropped member runs and receives all records, so it returns to the serving members.
         pair.wait_for_serving(2);
     });
     eprintln!("longest pause {pause:?}");
@@ -192,13 +192,13 @@ fn administrator_can_move_the_primary_and_drop_a_member() {
 /// A fault of a member while programs use the group.
 #[derive(Debug, Clone, Copy)]
 enum Fault {
-    /// The primary is killed, and then restarted.
+    /// The test kills the primary, and then restarts it.
     Kill,
-    /// The primary is suspended for longer than a take-over takes, and then continues.
+    /// The test suspends the primary for longer than a take-over takes, and then resumes it.
     Stop,
-    /// Packets from the first member are lost, but packets to it arrive.
+    /// The network loses packets from the first member, but delivers packets to this member.
     CutOneWay,
-    /// The link of the first member is disconnected.
+    /// The network loses all packets from and to the first member.
     Cut,
 }
 

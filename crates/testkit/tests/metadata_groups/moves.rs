@@ -1,19 +1,18 @@
 //! Tests how long a primary waits for the leases of earlier primaries. After `skep group move`, the
 //! previous primary releases its lease, so the new primary does not wait for the end of this lease.
-//! After a restart, a primary does not wait again for leases that have ended, but it waits for all
-//! others.
+//! After a restart, a primary does not wait for leases that have ended, but it waits for all other
+//! leases.
 
 use crate::pair::{Pair, after};
 use rustix::process::Signal;
 use skep_testkit::{PATIENCE, wait_for};
 use std::time::{Duration, Instant};
 
-/// Time between two moves, in which the members exchange requests. If the test moved the primary
-/// again sooner, the new primary would also have to wait for the lease of the primary before the
-/// previous one.
+/// Time between two moves, in which the members exchange requests. After a shorter time, the new
+/// primary would also have to wait for the lease of the primary before the previous primary.
 const BETWEEN_MOVES: Duration = Duration::from_secs(3);
 /// Maximum pause of programs in most moves. Without a release, the new primary replies 2.5 s after
-/// the last request of the previous one.
+/// the last request of the previous primary.
 const USUAL_PAUSE: Duration = Duration::from_millis(1_900);
 const MOVES: usize = 5;
 /// Number of kills and restarts of the primary.
@@ -38,7 +37,8 @@ fn promise_bound(pair: &Pair, name: &str) -> Duration {
 }
 
 /// A restarted primary that waits for the leases of earlier primaries replies 2.5 s after its
-/// start. The test restarts it immediately, so the backup member does not take over.
+/// start. The test restarts the primary immediately after the kill, so the backup member does not
+/// take over.
 #[test]
 fn restarted_primary_does_not_wait_for_leases_that_have_ended() {
     let mut pair = Pair::begin();
@@ -80,14 +80,14 @@ fn moved_primary_does_not_wait_for_the_end_of_the_lease() {
     assert!(moves[MOVES / 2] < USUAL_PAUSE, "{moves:?}");
 }
 
-/// The removed member is suspended, so it does not know that it is no longer the primary, and may
+/// The removed member is suspended, so it has not learned that it is no longer the primary, and may
 /// still hold a lease.
 ///
 /// The remaining member has stored durably how long its promises can last. A restarted process of
-/// this member waits for all of this time, counted from its start. If the member is killed after
-/// its promises have ended, it has already stored that no promise is left, and replies immediately
-/// after the restart. On a busy host, the commands of this test can take that long. So the test
-/// requires the wait only if it has killed the member within `LONG_PROMISES` after a promise.
+/// this member waits for all of this time, counted from its start. A member that is killed after
+/// the end of its promises has already stored this end, and replies immediately after the restart.
+/// On a busy host, the promises may end before the commands of this test. So the test requires the
+/// wait only if it has killed the member within `LONG_PROMISES` after a promise.
 ///
 /// Command: skep group remove.
 #[test]
@@ -109,12 +109,12 @@ fn restarted_primary_waits_for_the_lease_of_a_removed_member() {
             (promise_bound(pair, name) == LONG_PROMISES).then_some(())
         });
         // The programs make changes during the call, and the backup member confirms these changes.
-        // So its last promise begins after `began`.
+        // So the last promise of the backup member begins after `began`.
         let began = Instant::now();
         pauses.take();
         pair.signal(former, Signal::STOP);
         // `skep group list` would wait for the suspended member, and the backup member could take
-        // over meanwhile.
+        // over during this wait.
         pair.ask(&["group", "move", &id, &backup]).expect_success();
         for verb in ["drop", "remove"] {
             pair.ask(&["group", verb, &id, &target]).expect_success();

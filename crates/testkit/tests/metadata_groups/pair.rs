@@ -1,5 +1,5 @@
-//! A cluster whose metadata is on one group of two targets, with its services and mounts. Also owns
-//! the programs that use the mounts while a member fails.
+//! A cluster whose metadata is on one group of two targets, with its services and mounts. This
+//! module also starts the programs that use the mounts while a member fails.
 //!
 //! The tests themselves cause the faults of the members.
 
@@ -34,11 +34,11 @@ pub(crate) struct Pair {
     mounts: Vec<Child>,
 }
 
-/// A shell that starts the services. It has no open files on the mounts.
+/// A shell that starts the services. This shell has no open files on the mounts.
 ///
-/// A process that the test itself starts has copies of the test's open files until it executes its
-/// program. The kernel then closes the copies, and such a close waits for metadata. So if the test
-/// started a metadata service, the service's process would wait for itself.
+/// A child process of the test has copies of the test's open files until this process executes its
+/// program. At that moment the kernel closes the copies, and such a close waits for metadata. So if
+/// the test started a metadata service, the service's process would wait for itself.
 struct Launcher {
     shell: Child,
     input: ChildStdin,
@@ -95,8 +95,8 @@ pub(crate) struct Pauses {
 }
 
 impl Pauses {
-    /// Waits until each program has made progress. Then returns the longest pause since the last
-    /// call.
+    /// Waits until each program has made progress. After that, returns the longest pause since the
+    /// previous call of this function.
     pub(crate) fn take(&self) -> Duration {
         let before: Vec<_> = self.rounds.iter().map(|it| it.load(Ordering::SeqCst)).collect();
         wait_for("all programs go on", PATIENCE, || {
@@ -248,9 +248,9 @@ impl Pair {
     }
 
     /// Stops the cluster, and checks that both members have equal stores. Stops both members at the
-    /// same time, so that management lists both as serving. If the signals arrive at different
-    /// times, one member leaves the group during the stop, and `skep fsck` does not compare it.
-    /// Then this function starts the cluster and stops it again.
+    /// same time, so that management lists both members as serving. If the signals arrive at
+    /// different times, one member leaves the group during the stop, and `skep fsck` does not
+    /// compare this member. In that case this function restarts the cluster and repeats the stop.
     pub(crate) fn stop_with_equal_members(&mut self) {
         let mut skipped = Vec::new();
         for _ in 0..STOPS {
@@ -299,8 +299,8 @@ impl Pair {
         self.wait_for_serving(2);
     }
 
-    /// Checks the stores of a stopped cluster. Returns a line for each member that was not compared
-    /// with the other one.
+    /// Checks the stores of a stopped cluster. Returns a line for each member that `skep fsck` did
+    /// not compare with the other member.
     pub(crate) fn check_stores(&self) -> Vec<String> {
         let names = ["management", METADATA[0], METADATA[1], "storage"];
         let targets = [METADATA[0], METADATA[1], "storage"].map(|it| format!("{it}-target"));
@@ -337,7 +337,8 @@ impl Pair {
         groups.into_iter().find(|it| it["kind"] == "metadata").expect("one metadata group")
     }
 
-    /// Asks management to make the other member the primary. Returns the name of its service.
+    /// Asks management to make the other member the primary. Returns the name of the new primary's
+    /// service.
     pub(crate) fn move_primary(&self) -> &'static str {
         let group = self.group();
         let members = group["members"].as_array().expect("members");
@@ -469,8 +470,7 @@ impl Drop for Pair {
     }
 }
 
-/// Creates, locks, renames and removes a file again and again, and measures the duration of each
-/// round.
+/// Repeatedly creates, locks, renames and removes a file, and measures the duration of each round.
 fn probe(root: &std::path::Path, number: usize, stop: &AtomicBool, pauses: &Pauses) {
     let (one, other) = (root.join(format!("p{number}-1")), root.join(format!("p{number}-2")));
     while !stop.load(Ordering::Relaxed) {

@@ -5,9 +5,9 @@ use skep_testkit::{PATIENCE, wait_for};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
-/// Returns the count and the total duration in seconds of one kind of recovery, from the metrics
-/// page of the second service. (The page of the first service is in another network namespace.)
-/// `None` means that the service does not reply.
+/// Returns the count and the total duration in seconds of the recoveries of the kind `kind`, from
+/// the metrics page of the second service. (The page of the first service is in another network
+/// namespace.) `None` means that the service does not reply.
 fn recoveries(pair: &Pair, kind: &str) -> Option<(f64, f64)> {
     let file = pair.scratch.join(METADATA[1]).join("metrics-address");
     let address = std::fs::read_to_string(file).ok()?;

@@ -6,7 +6,8 @@ use skep_testkit::{PATIENCE, cluster, files, wait_for};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Time for which a mount makes no requests. It is longer than a lease plus the pause of the group.
+/// Time for which a mount makes no requests. This time is longer than a lease plus the pause of the
+/// group.
 const IDLE: Duration = Duration::from_secs(8);
 
 /// Adds or deletes a rule that rejects packets from the host of the first metadata service to
@@ -19,8 +20,8 @@ fn change_rule(pair: &Pair, verb: &str, port: &str) {
 
 /// Regression test: when the role of a target changed, the target's thread ended, but connections
 /// to the target stayed open. If a mount had received the new map earlier than the target, the
-/// mount waited for replies on such a connection. Then the mount did not renew its lease any more,
-/// and was evicted.
+/// mount waited for replies on such a connection. During this wait the mount did not renew its
+/// lease, so management evicted the mount.
 ///
 /// Command: skep cluster restore.
 #[test]
@@ -47,8 +48,8 @@ fn idle_mount_stays_in_the_cluster_after_a_restore() {
     for name in [primary, MOUNTS[0], MOUNTS[1]] {
         await_log(&pair, name, "lost contact with management");
     }
-    // The mounts get the new map before the primary, and connect to the primary again. The thread
-    // of the primary ends, since the other member refuses its requests.
+    // The mounts get the new map before the primary gets it, and open new connections to the
+    // primary. The thread of the primary ends, since the other member refuses its requests.
     change_rule(&pair, "add", &port);
     pair.start_service("management", "management");
     for name in MOUNTS {
@@ -59,8 +60,8 @@ fn idle_mount_stays_in_the_cluster_after_a_restore() {
     change_rule(&pair, "delete", &port);
     await_log(&pair, primary, "is now the primary of metadata group");
     pair.wait_for_serving(2);
-    // One mount makes requests and the other mount makes none. If neither made requests, management
-    // would evict neither of them, because management would suspect the network of the metadata
+    // One mount makes requests and the other mount makes none. If no mount made requests,
+    // management would evict no mount, because management would suspect the network of the metadata
     // target.
     let until = Instant::now() + IDLE;
     while Instant::now() < until {

@@ -1,6 +1,7 @@
-//! The return of a member that was away while the primary logged more than it keeps in memory. The
-//! member gets the missing changes from the log on the primary's disk, and keeps its store.
-//! `cargo xtask external --only return-by-log` creates many files while the member is away.
+//! The return of a member that was away while the primary logged more records than the primary
+//! keeps in memory. The member gets the missing changes from the log on the primary's disk, and
+//! keeps its store. `cargo xtask external --only return-by-log` creates many files while the member
+//! is away.
 
 use crate::copies::{LOGGED_BYTES, check_attributes, check_files, make_files, write_attributes};
 use crate::pair::{Pair, after};
@@ -12,14 +13,15 @@ use std::time::{Duration, Instant};
 const FILES: usize = if cfg!(debug_assertions) { 4_000 } else { 50_000 };
 /// Minimum time for which the member is away if `SKEP_LOGGED_FILES` is set.
 const AWAY: Duration = Duration::from_secs(10);
-/// Minimum length in bytes of the log records of a new file. Its inode alone is longer.
+/// Minimum length in bytes of the log records of a new file. The inode of the file alone is longer
+/// than this length.
 const LOGGED_BYTES_OF_FILE: usize = 64;
 
 /// The changes that programs make while the member is away.
 struct Changes {
-    /// Number of files that they create.
+    /// Number of files that the programs create.
     files: usize,
-    /// Bytes of attributes that they write.
+    /// Bytes of attributes that the programs write.
     attributes: usize,
     /// Minimum length of the log records of all changes in bytes.
     logged: usize,
@@ -29,7 +31,7 @@ struct Changes {
 
 impl Changes {
     /// Returns the changes of this run. In CI, attributes make the log long, because the creation
-    /// of as many files as in the external suite takes too long there.
+    /// of as many files as in the external suite would take too long.
     fn of_run() -> Self {
         match std::env::var("SKEP_LOGGED_FILES") {
             Ok(files) => {
@@ -63,7 +65,8 @@ impl Changes {
     }
 }
 
-/// Returns the number of KiB in the line that the primary logs when it begins to read its log.
+/// Returns the number of KiB in the line that the primary logs at the beginning of a read of its
+/// log.
 fn logged_kib(pair: &Pair, primary: &str) -> usize {
     let log = files::read_to_string(pair.scratch.join(&format!("{primary}.log")));
     let words = "gets the changes that it lacks from the log on disk: ";

@@ -15,17 +15,18 @@ use std::time::{Duration, Instant};
 const OPENS: usize = 10_000;
 /// Number of open files for each locked file.
 const LOCK_EVERY: usize = 10;
-/// Number of open files for each unlinked open file with bytes. The bytes of every second one of
-/// these files are on storage, because its first write is larger than the inline bytes.
+/// Number of open files for each unlinked open file with bytes. The bytes of every second such file
+/// are on storage, because the file's first write is larger than the inline bytes.
 const UNNAMED_EVERY: usize = 1_000;
 /// Number of processes that open the files. Many hosts allow only 20,000 open files per process, so
-/// one process is not enough.
+/// a single process is not enough.
 const PROGRAMS: usize = 6;
-/// Maximum time from the map that names the new primary to its first reply.
+/// Maximum time from the map that names the new primary to the first reply of this primary.
 const LONGEST_START: Duration = Duration::from_secs(1);
 
-/// Python program that creates files and keeps them open. It prints a line when all its files are
-/// open. After a line of input it checks the bytes of the files without names, and ends.
+/// Python program that creates files and keeps these files open. The program prints a line when all
+/// its files are open. After a line of input, the program checks the bytes of the files without
+/// names, and ends.
 const PROGRAM: &str = "\
 import fcntl, os, sys\n\
 directory, first, count, step, lock_every, unnamed_every = sys.argv[1], *map(int, sys.argv[2:])\n\
@@ -53,7 +54,7 @@ fn name(number: usize) -> String {
     format!("open-{number}")
 }
 
-/// A running [`PROGRAM`]. Dropping it kills the program.
+/// A running [`PROGRAM`]. Dropping this value kills the program.
 struct Holder {
     program: Child,
     lines: Lines<BufReader<ChildStdout>>,

@@ -1,9 +1,9 @@
 //! The steps in which a call on the shared names takes effect, and its possible results.
 //!
-//! A call has several parts, and other calls may come between them. The kernel of a mount walks to
-//! the directories of a call, looks up its names one at a time, and then sends one request, which
-//! metadata executes in one step. For example, `link` links the file that it has looked up, even if
-//! the name has another file by then.
+//! A call has several parts, and other calls may come between these parts. The kernel of a mount
+//! walks to the directories of a call, looks up one name at a time, and then sends a single
+//! request, which metadata executes in one step. For example, `link` links the file that the kernel
+//! has looked up, even if the name has another file at the time of the request.
 
 use crate::shared_call::{NAMES, Recorded, SharedCall, SharedPath, SharedResult, WHOLE};
 use crate::shared_tree::{Contents, Directory, Entry, ROOT, SharedTree, Slot};
@@ -39,7 +39,7 @@ pub(crate) struct Progress {
     parents: [Option<usize>; 2],
     /// The entries that the call has looked up.
     found: [Option<Entry>; 2],
-    /// The pieces of the result that [`Part::See`] has seen, as bits.
+    /// The pieces of the result that [`Part::See`] has found, as bits.
     seen: u8,
 }
 
@@ -71,8 +71,7 @@ pub(crate) struct CurrentCall<'a> {
     pub(crate) recorded: &'a Recorded,
     /// The number of the directory that the call creates.
     pub(crate) new_directory: usize,
-    /// The pieces of the bytes it has read, as bits, that another call may have written at the same
-    /// time.
+    /// The pieces of the read bytes, as bits, that another call may have written at the same time.
     pub(crate) concurrent: u8,
     pub(crate) progress: Progress,
     pub(crate) tree: &'a SharedTree,
@@ -90,7 +89,7 @@ fn paths(call: SharedCall) -> [Option<SharedPath>; 2] {
         | SharedCall::LookUp(path) => [Some(path), None],
         SharedCall::MakeDirectory(name) | SharedCall::RemoveDirectory(name) => [top(name), None],
         SharedCall::Rename(from, to, _) | SharedCall::Link(from, to) => [Some(from), Some(to)],
-        // The call walks to the directory, and looks up no name in it.
+        // The call walks to the directory, and looks up no name in this directory.
         SharedCall::List(directory) => [Some(SharedPath { directory, name: 0 }), None],
     }
 }
@@ -135,7 +134,7 @@ impl CurrentCall<'_> {
                 let mut next = Vec::new();
                 if self.act(&mut tree).is_some() {
                     if matches!(call, SharedCall::Write(..)) {
-                        // Until the write has returned, it may take effect again
+                        // Until the write has returned, the write may take effect several times
                         // (docs/semantics.md 2.5).
                         next.push((self.progress, tree.clone()));
                     }
@@ -147,13 +146,12 @@ impl CurrentCall<'_> {
         next.map(|progress| (progress, self.tree.clone())).into_iter().collect()
     }
 
-    /// Returns the progress after the call has failed with one of these errors, if that is its
-    /// result.
+    /// Returns the progress after the failed call if the call's result is one of `errors`.
     fn fails(&self, errors: &[Errno]) -> Option<Progress> {
         self.refuses(errors).map(|()| self.progress.returns())
     }
 
-    /// Whether the result of the call is one of these errors.
+    /// Whether the result of the call is one of `errors`.
     fn refuses(&self, errors: &[Errno]) -> Option<()> {
         let error = self.recorded.result.err()?;
         errors.contains(&error).then_some(())
@@ -176,7 +174,8 @@ impl CurrentCall<'_> {
         }
     }
 
-    /// Looks up a path. The kernel fails the call if the entries that it has found rule it out.
+    /// Looks up a path. The kernel refuses the call if the looked-up entries make the call
+    /// impossible.
     fn look_up(&self, index: usize, path: Option<SharedPath>) -> Option<Progress> {
         let entry = self.tree.entry(self.progress.slot(index, path?)?);
         let mut progress = self.progress.goes_on();
@@ -192,7 +191,7 @@ impl CurrentCall<'_> {
                 }
                 if entry == source {
                     // The kernel has found the same file under both names, and sends no request.
-                    // This may happen while another mount renames the file.
+                    // The kernel may find this state while another mount renames the file.
                     return self.succeeds().map(|()| self.progress.returns());
                 }
                 match self.wrong_kind(flags, source, entry) {
@@ -209,8 +208,8 @@ impl CurrentCall<'_> {
         }
     }
 
-    /// Returns the errors of a rename that would replace an entry by one of another kind. `None`
-    /// means that the kinds fit.
+    /// Returns the errors of a rename that would replace an entry by an entry of another kind.
+    /// `None` means that the kinds fit.
     fn wrong_kind(
         &self,
         flags: RenameFlags,
@@ -231,7 +230,7 @@ impl CurrentCall<'_> {
         }
     }
 
-    /// Sees all parts of the result that are now as the call has returned them.
+    /// Marks all pieces of the result that the tree confirms in its current state.
     fn see(&self) -> Option<Progress> {
         let (seen, all) = match self.recorded.result.ok()? {
             // The caller has checked this result.
@@ -257,7 +256,7 @@ impl CurrentCall<'_> {
         let seen = self.progress.seen | seen;
         match seen == all {
             true => Some(self.progress.returns()),
-            // If the call has seen nothing new, the search has visited the state already.
+            // If this step confirms no further piece, the search has already visited the state.
             false => Some(Progress { seen, ..self.progress }),
         }
     }
@@ -307,7 +306,7 @@ impl CurrentCall<'_> {
             }
             SharedCall::Truncate(_, len) => {
                 let contents = self.contents(tree)?;
-                // Only an empty file becomes longer, and its new bytes are zeros.
+                // A truncation extends only an empty file, and the new bytes are zeros.
                 let byte = if len == 0 || len > contents.len { 0 } else { contents.byte };
                 *contents = Contents { len, byte };
                 self.succeeds()

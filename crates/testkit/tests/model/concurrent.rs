@@ -2,9 +2,9 @@
 //!
 //! A trial has rounds. In each round, every thread first makes calls in its own directory. Then all
 //! threads make some bursts of calls on a few shared names. All threads begin a burst at the same
-//! moment. After it, an order of its calls must explain their results and the names that both
+//! moment. After a burst, an order of its calls must explain their results and the names that both
 //! mounts show ([`crate::order`]). Each round has new shared names, and each burst begins with the
-//! names that the one before has left.
+//! names that the previous burst has left.
 
 use crate::kills::Kill;
 use crate::operation::{self, Operation, User};
@@ -89,8 +89,8 @@ impl ConcurrentTrial {
         &self.cluster
     }
 
-    /// Makes about `calls` calls. The seed determines the calls of each thread, but not which of
-    /// them run at the same time.
+    /// Makes about `calls` calls. The seed determines the calls of each thread, but not which calls
+    /// run at the same time.
     ///
     /// # Errors
     /// Describes the first wrong result or tree, with the calls of its burst.
@@ -141,7 +141,7 @@ impl ConcurrentTrial {
         results.into_iter().collect()
     }
 
-    /// Lets all threads make bursts of calls on new shared names, and removes the names.
+    /// Lets all threads make bursts of calls on new shared names, and then removes these names.
     fn bursts(
         &self,
         round: usize,
@@ -185,7 +185,7 @@ impl ConcurrentTrial {
     }
 }
 
-/// Returns the calls of each thread for one burst.
+/// Returns the calls of each thread for a burst.
 fn random_calls(random: &mut Random) -> Vec<Vec<SharedCall>> {
     let (exchanges, mut threads) = (random.below(2) == 0, Vec::new());
     for _ in 0..THREADS {
@@ -221,7 +221,7 @@ fn read_on_both(names: &[SharedNames; 2]) -> Result<SharedTree, String> {
     Ok(first)
 }
 
-/// Creates some of the shared names.
+/// Creates a random part of the shared names.
 fn make_names(names: &SharedNames, random: &mut Random) -> Result<(), String> {
     let mut calls = Vec::new();
     for name in 0..NAMES {

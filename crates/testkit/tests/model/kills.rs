@@ -4,12 +4,13 @@ use rustix::process::Signal;
 use skep_testkit::{Cluster, PATIENCE, Random, wait_for};
 use std::time::{Duration, Instant};
 
-/// Roles of the services that are killed. Metadata and storage occur more often than management.
+/// Roles of the services that the tests kill. Metadata and storage occur more often than
+/// management.
 const ROLES: &[&str] = &["management", "metadata", "metadata", "storage", "storage"];
 /// Maximum delay between the begin of a call and the kill of a service, in microseconds.
 const LONGEST_DELAY_US: usize = 3000;
 
-/// The kill of one service.
+/// The kill of a single service.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Kill {
     role: &'static str,
@@ -23,14 +24,14 @@ impl Kill {
         Self { role: random.one_of(ROLES), delay_us }
     }
 
-    /// Lets a thread kill one service by SIGKILL after the delay.
+    /// Lets a thread kill a single service by SIGKILL after the delay.
     pub(crate) fn start(self, cluster: &Cluster) {
         let victims = wait_for("a service to kill", PATIENCE, || {
             let found = cluster.processes(self.role);
             (!found.is_empty()).then_some(found)
         });
-        // Kill only one of the services with this role. The choice depends on the delay, which is
-        // random.
+        // Kill only one service with this role. The choice of the service depends on the delay,
+        // which is random.
         let victim = victims[self.delay_us as usize % victims.len()].clone();
         std::thread::spawn(move || {
             let start = Instant::now();

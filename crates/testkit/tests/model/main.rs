@@ -12,25 +12,25 @@
 //! In `concurrent_calls_match_the_model`, two threads of each mount make calls at the same time.
 //! The mounts cache no names and attributes. The test checks these statements of docs/semantics.md:
 //! - Calls of a thread in its own directory have the same results as on the local file system,
-//!   although other threads make calls meanwhile.
+//!   although other threads make calls at the same time.
 //! - Bursts of calls on shared names are linearizable (1.1, 1.2, 1.4, 1.5): some order of the calls
-//!   explains all results, and the names, link counts and bytes afterwards. So creates with
-//!   `O_EXCL`, `mkdir`, `link`, `unlink`, `rmdir` and each kind of `rename` are atomic, also if
-//!   they concern several metadata targets.
-//! - Each call is executed exactly once, although services are killed (4.1, 4.3), and no inode
-//!   number is used twice (1.8).
+//!   explains all results, and the names, link counts and bytes after the burst. So creates with
+//!   `O_EXCL`, `mkdir`, `link`, `unlink`, `rmdir` and each kind of `rename` are atomic, also if the
+//!   call concerns several metadata targets.
+//! - Skep executes each call exactly once, although the test kills services (4.1, 4.3), and no two
+//!   files have the same inode number (1.8).
 //! - A listing has the names that exist all the time (1.6). A read returns bytes of one moment
 //!   since its open, or of a write or truncation at the same time (2.2, 2.5, 2.7).
 //!
-//! It does not check times, permissions, symbolic links, locks, moves of directories to other
-//! directories (1.7), handles that stay open on shared files, and removals of directories while
-//! directories are exchanged. It repeats calls that fail with `ESTALE`, so it does not check when
-//! calls may do so (1.4).
+//! The concurrent test does not check times, permissions, symbolic links, locks, moves of
+//! directories to other directories (1.7), handles that stay open on shared files, and removals of
+//! directories while other calls exchange directories. The test repeats calls that fail with
+//! `ESTALE`, so it does not check when calls may fail with this error (1.4).
 //!
-//! If a run fails, the test prints its seed and the command that runs it again. A test with one
-//! call at a time then removes steps as long as the remaining steps still fail, and prints the
-//! shortest failing sequence. The concurrent test prints the calls of the burst. Its seed
-//! determines the calls, but not which of them run at the same time.
+//! If a run fails, the test prints its seed and the command that repeats the run. A test with one
+//! call at a time then removes steps until no shorter sequence fails, and prints the shortest
+//! failing sequence. The concurrent test prints the calls of the burst. The seed of the concurrent
+//! test determines the calls, but not which calls run at the same time.
 //!
 //! `SKEP_TEST_OPERATIONS` sets the number of calls of each test. The calls run in rounds of at most
 //! 5,000 calls. Each round has its own seed: the seed of the previous round plus one. For a long

@@ -1,4 +1,4 @@
-//! One call of a program: the random choice of the call, and its execution on a tree.
+//! A call of a program: the random choice of the call, and its execution on a tree.
 
 use crate::view::{SLOTS, View};
 use rustix::fs::{
@@ -16,7 +16,7 @@ pub(crate) struct User {
 }
 
 pub(crate) const ROOT: User = User { uid: 0, gid: 0 };
-/// Two users of the same group, and one user of a different group.
+/// Two users of the same group, and a user of a different group.
 const OTHERS: &[User] =
     &[User { uid: 1001, gid: 1000 }, User { uid: 1002, gid: 1000 }, User { uid: 1003, gid: 1003 }];
 
@@ -47,7 +47,7 @@ pub(crate) enum Time {
     Omit,
 }
 
-/// One call. A number below [`SLOTS`] is the slot of an open file.
+/// A call. A number below [`SLOTS`] is the slot of an open file.
 #[derive(Debug, Clone)]
 pub(crate) enum Operation {
     Create(Place, u32),
@@ -78,7 +78,7 @@ pub(crate) enum Operation {
     WriteOpen(usize, u64, usize, u8),
     TruncateOpen(usize, u64),
     AllocateOpen(usize, FallocateFlags, u64, u64),
-    /// Copies bytes within one open file.
+    /// Copies bytes within a single open file.
     CopyOpen(usize, u64, u64, usize),
     LookOpen(usize),
     PermissionsOpen(usize, u32),
@@ -105,8 +105,8 @@ impl Lock {
 }
 
 impl Operation {
-    /// Returns the slot of the open file that the call uses. Such a call must run on the mount that
-    /// has the file open.
+    /// Returns the slot of the open file that the call uses. A call with such a slot must run on
+    /// the mount that has the file open.
     pub(crate) fn slot(&self) -> Option<usize> {
         match self {
             Self::Close(slot)
@@ -226,8 +226,8 @@ const ATTRIBUTES: &[&str] = &["user.one", "user.two", "trusted.one", "security.o
 const ACCESS_LIST: &str = "system.posix_acl_access";
 const DEFAULT_LIST: &str = "system.posix_acl_default";
 
-/// Returns a random path of one to three components. There are few names, so that different calls
-/// often use the same path.
+/// Returns a random path of one to three components. The test has few names, so that different
+/// calls often use the same path.
 fn path(random: &mut Random) -> PathBuf {
     (0..1 + random.below(3)).map(|_| random.one_of(NAMES)).collect()
 }
@@ -321,7 +321,8 @@ fn open(random: &mut Random) -> Operation {
         _ => OFlags::RDWR | OFlags::CREATE,
     };
     let path = match random.below(8) {
-        // Use the root directory itself, because unnamed files can be created in it.
+        // Use the root directory itself, because a program can create unnamed files in this
+        // directory.
         0 => Place::Root(PathBuf::new()),
         _ => place(random),
     };
@@ -409,7 +410,7 @@ pub(crate) fn operation(random: &mut Random) -> Operation {
     }
 }
 
-/// Returns a random user. In most cases this is root, so that most calls have the necessary
+/// Returns a random user. In most cases the user is root, so that most calls have the necessary
 /// permissions.
 pub(crate) fn user(random: &mut Random) -> User {
     if random.below(4) == 0 { random.one_of(OTHERS) } else { ROOT }

@@ -1,12 +1,13 @@
 //! Searches for an order of concurrent calls on the shared names that explains all their results
-//! and the tree after them. A call takes effect between its begin and its end, so a call that ended
-//! before another one began comes first. [`crate::call_steps`] has the steps of a call.
+//! and the resulting tree. A call takes effect between its begin and its end, so a call that ended
+//! before the begin of another call comes first. [`crate::call_steps`] has the steps of a call.
 //!
-//! `skep_testkit::linearizable` checks long histories of one object, whose operations have one step
-//! each. It keeps all states that are possible after each return. Here, a history is short, but a
-//! call has several steps, and there are many possible states. So this search is in depth, and
-//! visits each state once. It first continues the call that ended first, so it rarely needs more
-//! than a few steps for each call if there is an order.
+//! `skep_testkit::linearizable` checks long histories of a single object, whose operations have one
+//! step each. That check keeps all states that are possible after each return. The histories of
+//! this module are short, but a call has several steps, and many states are possible. So this
+//! search is in depth, and visits each state once. The search first continues the call that ended
+//! first. Therefore, if an order exists, the search rarely needs more than a few steps for each
+//! call.
 
 use crate::call_steps::{CurrentCall, LENGTH, Progress, VALUE};
 use crate::shared_call::{Recorded, SharedCall, SharedResult, WHOLE};
@@ -15,7 +16,8 @@ use std::cmp::Reverse;
 use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};
 
-/// Maximum number of states that a search visits. Some thousand are enough for one burst.
+/// Maximum number of states that a search visits. A search for a burst usually visits some thousand
+/// states.
 const MAX_STATES: usize = 5_000_000;
 
 /// A state of the search: the tree, and the progress of each thread.
@@ -29,7 +31,7 @@ struct State {
 /// `before` to `after`. `threads` has the calls of each thread in their order.
 ///
 /// # Errors
-/// States that there is no such order, or that the search has become too long.
+/// States that no order explains the results, or that the search has become too long.
 pub(crate) fn check(
     before: &SharedTree,
     threads: &[Vec<Recorded>],
@@ -57,7 +59,7 @@ pub(crate) fn check(
             }
             continue;
         };
-        // The call that ended first comes before all calls that began later.
+        // The call that ended first comes before all calls that began after its end.
         running.retain(|(_, it)| it.began <= first_end);
         // The search continues with the last state of the list.
         running.sort_by_key(|(_, it)| Reverse(it.ended));
@@ -93,8 +95,8 @@ fn changes_meanwhile<'a>(
 }
 
 /// Returns the pieces of the bytes that a call has read, as bits, that may come from a write or
-/// truncation at the same time. Until the change has returned, each read may return the bytes
-/// before or after it (docs/semantics.md 2.3, 2.5 and 2.7).
+/// truncation at the same time. Until the change has returned, each read may return the bytes from
+/// before or after the change (docs/semantics.md 2.3, 2.5 and 2.7).
 fn written_meanwhile(call: &Recorded, thread: usize, threads: &[Vec<Recorded>]) -> u8 {
     let Ok(SharedResult::Bytes(len, byte)) = call.result else { return 0 };
     let changes = changes_meanwhile(call, thread, threads);
@@ -139,7 +141,7 @@ mod tests {
     const PLAIN: RenameFlags = RenameFlags::empty();
     const LONG: Contents = Contents { len: WHOLE, byte: 7 };
 
-    /// The calls of one thread, each with the milliseconds at which it began and ended.
+    /// The calls of one thread, each with the milliseconds of its begin and its end.
     type Listed<'a> = &'a [(u64, u64, SharedCall, CallResult)];
 
     fn verdict(before: &SharedTree, threads: &[Listed<'_>], after: &SharedTree) -> bool {
@@ -217,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn check_accepts_a_rename_without_effect_only_beside_another() {
+    fn rename_without_effect_needs_a_concurrent_rename() {
         let before = tree(&[file(0, 50)], &[(50, LONG)]);
         let after = tree(&[file(1, 50)], &[(50, LONG)]);
         let rename = |began, ended| [(began, ended, SharedCall::Rename(A, B, PLAIN), DONE)];
@@ -242,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn check_requires_names_that_always_exist_in_a_listing() {
+    fn listing_must_contain_names_that_always_exist() {
         let before = tree(&[file(0, 50)], &[(50, LONG)]);
         let after = tree(&[file(0, 50), file(1, 51)], &[(50, LONG), (51, Contents::default())]);
         let create = [(0, 10, SharedCall::Create(B), Ok(SharedResult::File(51)))];

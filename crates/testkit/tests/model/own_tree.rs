@@ -1,5 +1,5 @@
-//! The directory of one thread, which no other thread uses. Each call must have the same result as
-//! on the local file system.
+//! The own directory of a thread, which no other thread uses. Each call must have the same result
+//! as on the local file system.
 
 use crate::operation::{Operation, User};
 use crate::trial::{check_result, check_tree, close_both, make_trees, read};

@@ -2,8 +2,8 @@
 //! execution through a mount.
 //!
 //! The shared names are a few names in the root directory of the file system, and the same names in
-//! each directory among them. Metadata targets share the directories of the root, so calls often
-//! concern several metadata targets. A call never gives a directory a name in another
+//! each directory that has such a name. Metadata targets share the directories of the root, so
+//! calls often concern several metadata targets. A call never gives a directory a name in another
 //! directory, so the shared names have two levels at most.
 
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, RenameFlags};
@@ -16,11 +16,11 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-/// Number of shared names in one directory.
+/// Number of shared names in each directory.
 pub(crate) const NAMES: usize = 3;
-/// The names themselves. Those in the root directory have a prefix.
+/// The names themselves. The names in the root directory have a prefix.
 pub(crate) const LETTERS: [&str; NAMES] = ["a", "b", "c"];
-/// Number of bytes that a call writes. Such a write is atomic (docs/semantics.md 2.5).
+/// Number of bytes that a call writes. A write of this length is atomic (docs/semantics.md 2.5).
 pub(crate) const WHOLE: u64 = 1024;
 /// Number of these bytes that a truncation may keep.
 pub(crate) const HALF: u64 = 512;
@@ -44,7 +44,8 @@ impl fmt::Debug for SharedPath {
     }
 }
 
-/// One call. A call on the bytes of a file opens the file, and closes it at its end.
+/// A call on shared names. A call on the bytes of a file opens the file, and closes the file at its
+/// end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SharedCall {
     /// Creates a file with `O_EXCL`.
@@ -56,7 +57,7 @@ pub(crate) enum SharedCall {
     RemoveDirectory(usize),
     Rename(SharedPath, SharedPath, RenameFlags),
     Link(SharedPath, SharedPath),
-    /// Writes [`WHOLE`] times this byte by one `pwrite`.
+    /// Writes this byte [`WHOLE`] times by a single `pwrite`.
     Write(SharedPath, u8),
     /// Truncates a file to this number of the bytes that [`SharedCall::Write`] writes.
     Truncate(SharedPath, u64),
@@ -75,19 +76,19 @@ pub(crate) enum SharedResult {
     File(u64),
     /// The inode number of a directory that the call has found.
     Directory(u64),
-    /// The number of bytes that the call has read, and the value of each of them. The value is 0
-    /// if the number is 0.
+    /// The number of bytes that the call has read, and the value of each byte. The value is 0 if
+    /// the number is 0.
     Bytes(u64, u8),
     /// The call has read bytes of different values.
     MixedBytes,
-    /// For each name, how often the listing contains it.
+    /// For each name, how often the listing contains this name.
     Listed([usize; NAMES]),
 }
 
 /// The result of a call, or its error.
 pub(crate) type CallResult = Result<SharedResult, Errno>;
 
-/// A call that has returned, with the times at which it began and ended.
+/// A call that has returned, with the times of its begin and its end.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Recorded {
     pub(crate) call: SharedCall,
@@ -103,7 +104,7 @@ impl Recorded {
     }
 }
 
-/// The shared names as one mount shows them.
+/// The shared names as a mount shows them.
 #[derive(Debug, Clone)]
 pub(crate) struct SharedNames {
     /// The mount point.
@@ -153,16 +154,16 @@ impl SharedNames {
         opened.map(File::from)
     }
 
-    /// Makes a call, and records it.
+    /// Makes a call, and records this call.
     pub(crate) fn record(&self, call: SharedCall) -> Recorded {
         let began = Instant::now();
         let result = self.call(call);
         Recorded { call, result, began, ended: Instant::now() }
     }
 
-    /// Makes a call. If the call fails with `ESTALE`, it has changed nothing, and the kernel has
-    /// repeated it once already (docs/semantics.md 1.4). Then makes it again, at most
-    /// [`MAX_ATTEMPTS`] times.
+    /// Makes a call, and repeats the call if it fails with `ESTALE`, in at most [`MAX_ATTEMPTS`]
+    /// attempts. A call that fails with `ESTALE` has changed nothing, and the kernel has already
+    /// repeated such a call once (docs/semantics.md 1.4).
     pub(crate) fn call(&self, call: SharedCall) -> CallResult {
         let mut result = self.attempt(call);
         for _ in 1..MAX_ATTEMPTS {
@@ -244,10 +245,10 @@ fn errno(error: io::Error) -> Errno {
 impl SharedCall {
     /// Returns a random call for a burst.
     ///
-    /// A burst either has calls that exchange directories, or calls that remove or replace one.
-    /// Otherwise the kernel of a mount could look up a directory for `rmdir`, while another mount
-    /// exchanges it. It would then take the wrong directory for removed, until all calls that use
-    /// this directory have returned.
+    /// A burst either has calls that exchange directories, or calls that remove or replace a
+    /// directory. In a burst with both kinds of calls, the kernel of a mount could look up a
+    /// directory for `rmdir` while another mount exchanges this directory. That kernel would then
+    /// treat the wrong directory as removed, until all calls that use this directory have returned.
     pub(crate) fn random(random: &mut Random, exchanges_directories: bool) -> Self {
         let path = any_path(random);
         let name = random.below(NAMES);
@@ -295,8 +296,8 @@ fn any_path(random: &mut Random) -> SharedPath {
     }
 }
 
-/// Returns a rename that gives no directory a name in another directory. So it never moves a name
-/// of the root directory into a directory.
+/// Returns a rename that gives no directory a name in another directory. So such a rename never
+/// moves a name of the root directory into a directory.
 fn rename(random: &mut Random, exchanges_directories: bool) -> SharedCall {
     let (any, no_replace) = (RenameFlags::empty(), RenameFlags::NOREPLACE);
     let exchange = RenameFlags::EXCHANGE;

@@ -17,8 +17,8 @@ pub(crate) const FIRST_NEW: usize = 1 + NAMES;
 pub(crate) enum Entry {
     /// A file, by its inode number. No two files have the same number (docs/semantics.md 1.8).
     File(u64),
-    /// A directory, by its number in [`SharedTree`]. This is not its inode number, because `mkdir`
-    /// does not return that number.
+    /// A directory, by its number in [`SharedTree`]. The number of a directory is not its inode
+    /// number, because `mkdir` does not return the inode number.
     Directory(usize),
 }
 
@@ -57,8 +57,8 @@ impl SharedTree {
         Self { directories: BTreeMap::from([(ROOT, Directory::default())]), ..Self::default() }
     }
 
-    /// Returns the entry at a place. `None` means that it does not exist, or that its directory
-    /// was removed.
+    /// Returns the entry at a place. Returns `None` if the entry does not exist, or if its
+    /// directory was removed.
     pub(crate) fn entry(&self, (directory, name): Slot) -> Option<Entry> {
         self.directories.get(&directory)?.entries[name]
     }
@@ -70,7 +70,8 @@ impl SharedTree {
         }
     }
 
-    /// Returns the inode number of a directory. `None` means that no call has found it yet.
+    /// Returns the inode number of a directory. Returns `None` if no call has found the directory
+    /// yet.
     fn ino(&self, directory: usize) -> Option<u64> {
         self.directories.get(&directory)?.ino
     }
@@ -87,7 +88,7 @@ impl SharedTree {
     }
 
     /// Whether the tree is the same as the tree `shown` that a mount shows. Directories may have
-    /// other numbers there.
+    /// other numbers in `shown`.
     pub(crate) fn is_shown_as(&self, shown: &Self) -> bool {
         self.is_directory_shown_as(ROOT, shown, ROOT)
     }
@@ -107,7 +108,7 @@ impl SharedTree {
         })
     }
 
-    /// Reads the tree through a mount. No call may run meanwhile.
+    /// Reads the tree through a mount. No call may run during this read.
     ///
     /// # Errors
     /// Describes the name whose attributes, entries or bytes contradict each other, or the error of
@@ -142,7 +143,7 @@ impl SharedTree {
     }
 
     /// Reads the directory with the name `directory` to the number `number`, and adds the paths in
-    /// it to `found`.
+    /// this directory to `found`.
     fn read_directory(
         &mut self,
         names: &SharedNames,

@@ -3,16 +3,16 @@
 use crate::trial::{Step, Trial};
 use std::time::{Duration, Instant};
 
-/// Maximum time for shrinking one failure.
+/// Maximum time for shrinking a failing sequence.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Removes steps as long as the remaining steps still fail. Returns the remaining steps and their
-/// failure. `None` means that the original steps did not fail again.
+/// failure, or `None` if a second run of the original steps does not fail.
 pub(crate) fn shrink(trial: &mut Trial, steps: &[Step]) -> Option<(Vec<Step>, String)> {
     let deadline = Instant::now() + PATIENCE;
     let mut best = fails(trial, steps)?;
     // First remove all steps that are rarely necessary for a failure: kills, all comparisons except
-    // the last one, and calls that failed.
+    // the last comparison, and calls that failed.
     let has_effect = trial.effective().to_vec();
     let last = best.0.len() - 1;
     let is_call = |step: &Step| matches!(step, Step::Call(..));

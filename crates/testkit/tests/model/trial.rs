@@ -14,12 +14,12 @@ use std::time::{Duration, Instant};
 
 /// Maximum number of differences between trees that the test prints.
 const SHOWN: usize = 20;
-/// One step of a test.
+/// A step of a test.
 #[derive(Debug, Clone)]
 pub(crate) enum Step {
     /// A call on the mount with this number. A call that needs an open file must run on the mount
-    /// that has the file open. If the mounts take turns and it is not the turn of that mount, the
-    /// test skips the call.
+    /// that has the file open. If the mounts take turns and another mount has its turn, the test
+    /// skips the call.
     Call(usize, User, Operation),
     /// Kills a service while the next step runs.
     Kill(Kill),
@@ -37,7 +37,7 @@ pub(crate) struct Plan {
     pub(crate) between_comparisons: usize,
     /// Average number of calls between two kills.
     pub(crate) kill_every: usize,
-    /// Whether one mount makes all calls up to the next comparison. If false, each call uses a
+    /// Whether a single mount makes all calls up to the next comparison. If false, each call uses a
     /// random mount.
     pub(crate) in_turns: bool,
 }
@@ -62,7 +62,7 @@ impl Plan {
     }
 }
 
-/// A cluster with two mounts. The test can run several sequences of steps on it.
+/// A cluster with two mounts. The test can run several sequences of steps on this cluster.
 pub(crate) struct Trial {
     cluster: Cluster,
     mounts: [PathBuf; 2],
@@ -129,14 +129,14 @@ impl Trial {
         &self.effective
     }
 
-    /// Whether a call did not return. The watch has then killed the mounts, so it makes no sense to
-    /// run the steps again.
+    /// Whether a call did not return. After such a call the watch has killed the mounts, so a
+    /// further run of the steps is useless.
     pub(crate) fn stood_still(&self) -> bool {
         self.watch.has_bitten()
     }
 }
 
-/// One run of steps.
+/// A run of steps.
 struct Run<'a> {
     trial: &'a mut Trial,
     reference: View,
@@ -169,7 +169,7 @@ impl Run<'_> {
     fn call(&mut self, mount: usize, user: User, operation: &Operation) -> Result<(), String> {
         let of_file = operation.slot().map_or(mount, |slot| self.opened_on[slot]);
         if of_file != mount && !self.trial.staleness.is_zero() {
-            // It is not the turn of the mount that has the file open, so skip the call.
+            // The mount that has the file open does not have its turn, so skip the call.
             self.trial.effective.push(false);
             return Ok(());
         }
@@ -227,7 +227,8 @@ pub(crate) fn make_trees(places: [&Path; 2]) {
     }
 }
 
-/// Closes the file in a slot of the reference tree, and that in the same slot of a mount's tree.
+/// Closes the file in a slot of the reference tree, and the file in the same slot of a mount's
+/// tree.
 ///
 /// # Errors
 /// Returns the error of the mount, unless the slot is empty.
@@ -244,7 +245,7 @@ pub(crate) fn close_both(reference: &mut View, view: &mut View, slot: usize) -> 
 /// Checks that a call on a mount has the same result as on the reference tree.
 ///
 /// # Errors
-/// Returns both results if they differ.
+/// Returns both results if the results differ.
 pub(crate) fn check_result(
     mount: usize,
     found: Result<String, i32>,

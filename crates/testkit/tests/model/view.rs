@@ -1,5 +1,5 @@
-//! A tree as a program sees it through one mount or on the local file system, with the files that
-//! are open in it.
+//! A tree that a program uses through a mount or on the local file system, with the open files of
+//! this tree.
 
 use crate::operation::{Lock, Place, Time, User};
 use rustix::fs::{
@@ -24,7 +24,7 @@ const ALWAYS: OFlags = OFlags::NONBLOCK.union(OFlags::CLOEXEC);
 
 type Outcome = io::Result<String>;
 
-/// A tree, and the files and directories that the test has open in it.
+/// A tree, and the files and directories that the test has open in this tree.
 #[derive(Debug)]
 pub(crate) struct View {
     root: PathBuf,
@@ -140,7 +140,7 @@ impl View {
         if result == Err(rustix::io::Errno::STALE) {
             // The other mount may have moved a directory, and this kernel may still have the old
             // path in its cache. The kernel cannot refresh its cache during a rename
-            // (docs/semantics.md 1.4), so refresh it by a stat.
+            // (docs/semantics.md 1.4), so refresh the cache by a stat.
             for path in [&from, &to] {
                 std::fs::symlink_metadata(path).ok();
             }
@@ -201,8 +201,8 @@ impl View {
         nothing(rustix::fs::lsetxattr(self.at(place)?, name, value, flags))
     }
 
-    /// Calls `stat` first, because otherwise the kernel may have an older access control list in
-    /// its cache (docs/semantics.md 1.17).
+    /// Calls `stat` before the query, because without a `stat` the kernel may have an outdated
+    /// access control list in its cache (docs/semantics.md 1.17).
     pub(crate) fn get_attribute(&self, place: &Place, name: &str) -> Outcome {
         rustix::fs::statat(CWD, self.at(place)?, AtFlags::SYMLINK_NOFOLLOW).ok();
         let mut value = [0; 1000];
@@ -246,15 +246,16 @@ impl View {
     pub(crate) fn open(&mut self, slot: usize, place: &Place, flags: OFlags, bits: u32) -> Outcome {
         let file = self.open_at(place, flags, bits)?;
         let kind = file.metadata()?.file_type();
-        // If it is a pipe, close it again, because a pipe connects only programs of the same mount.
+        // If the opened file is a pipe, close this file, because a pipe connects only programs of
+        // the same mount.
         if !kind.is_fifo() {
             self.open[slot] = Some(file);
         }
         Ok(format!("{kind:?}"))
     }
 
-    /// Unlocks the file, and then closes it. If a file is closed without an unlock, other mounts
-    /// see the lock for another moment.
+    /// Unlocks the file, and then closes it. After a close without an unlock, the lock would still
+    /// conflict with locks of other mounts for a moment.
     pub(crate) fn close(&mut self, slot: usize) -> Outcome {
         self.lock_open(slot, Lock::Unlock)?;
         self.open[slot] = None;
@@ -277,9 +278,9 @@ impl View {
         Ok(hash(&bytes[..done]))
     }
 
-    /// Calls `stat` afterwards, so that the mount reports the write's time. Otherwise the mount
-    /// could report this time later, and so replace a time that another mount has set in the
-    /// meantime (docs/semantics.md 2.4).
+    /// Calls `stat` after the write, so that the mount reports the write's time. Without this
+    /// `stat`, the mount could report this time after another mount has set a time, and so replace
+    /// the time of the other mount (docs/semantics.md 2.4).
     pub(crate) fn write_open(&self, slot: usize, at: u64, bytes: &[u8]) -> Outcome {
         let file = self.file(slot)?;
         file.metadata()?;
@@ -292,7 +293,7 @@ impl View {
         nothing(self.file(slot)?.set_len(len))
     }
 
-    /// Like `write_open`, calls `stat` afterwards.
+    /// Like `write_open`, calls `stat` after the change.
     pub(crate) fn allocate_open(
         &self,
         slot: usize,
@@ -306,8 +307,8 @@ impl View {
         result
     }
 
-    /// Calls `stat` first, because the kernel copies only up to the file size in its cache
-    /// (docs/semantics.md 2.13). Like `write_open`, also calls `stat` afterwards.
+    /// Calls `stat` before the copy, because the kernel copies only up to the file size in its
+    /// cache (docs/semantics.md 2.13). Like `write_open`, also calls `stat` after the change.
     pub(crate) fn copy_open(
         &self,
         slot: usize,
@@ -317,7 +318,7 @@ impl View {
         let file = self.file(slot)?;
         file.metadata()?;
         let mut copied = 0;
-        // Repeat the call, because the file system decides how many bytes one call copies.
+        // Repeat the call, because the file system decides how many bytes a single call copies.
         while copied < len {
             let (source, place) = (Some(&mut from), Some(&mut to));
             match rustix::fs::copy_file_range(file, source, file, place, len - copied)? {
@@ -330,8 +331,8 @@ impl View {
     }
 
     /// Whether the open file in the slot is a directory or device that was removed. The test does
-    /// not compare calls on such files. FUSE does not see opens of devices, so the results depend
-    /// on the mount's cache.
+    /// not compare calls on such files. The kernel does not send opens of devices to FUSE, so the
+    /// results depend on the mount's cache.
     fn is_left_over(&self, slot: usize) -> io::Result<bool> {
         let found = self.file(slot)?.metadata()?;
         Ok(!found.is_file() && found.nlink() == 0)

@@ -8,7 +8,7 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// Time limit for one step. Includes the time for the restart of a service.
+/// Time limit for a step. The limit includes the time for the restart of a service.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Watches the steps of a run. If a step takes too long, the watch prints the step and kills the

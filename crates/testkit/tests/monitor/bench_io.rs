@@ -12,9 +12,9 @@ use skep_testkit::lab::Lab;
 use skep_testkit::process::below;
 
 /// Maximum difference in bytes between the totals of two groupings (such as users and jobs) for the
-/// same second. A service takes its snapshot while the threads of its targets count. So a snapshot
-/// may include the last transfer of a thread in one grouping, but not in another. Each service has
-/// two targets.
+/// same second. A service takes its snapshot while the threads of its targets count transfers. So a
+/// snapshot may include the last transfer of a thread in one grouping, but not in another. Each
+/// service has two targets.
 const AT_SNAPSHOT: u64 = 4 * TRANSFER;
 
 /// The client hosts of the lab, in the order of [`runs_by_ids`].
@@ -33,9 +33,9 @@ fn seconds_of(address: &str, query: &str, field: &str) -> BTreeMap<u64, f64> {
 }
 
 /// Four users on two mounts write and read at two storage services with `skep bench io`. The
-/// numbers of the services, of the live output and of the monitor must differ by less than 3 %. The
-/// live output must also agree in each second. In each second, the sums over all users, all jobs
-/// and all clients must be equal, except for the transfers of that moment.
+/// numbers of the services, of the live output and of the monitor must differ from the benchmarks
+/// by less than 3 %. The live output must also agree in each second. In each second, the sums over
+/// all users, all jobs and all clients must be equal, except for the transfers of that moment.
 ///
 /// Command: skep stats.
 #[test]
@@ -133,7 +133,8 @@ fn mount_with_jobs(lab: &Lab, host: &str) -> PathBuf {
 fn statistics_of_hosts_agree_with_bench_io_in_each_second() {
     let lab = Lab::new();
     let shape = ["--servers", "2", "--targets", "2", "--clients", "2", "--in-memory"];
-    // If other programs slow this machine down, the rates are lower, and all checks still hold.
+    // Other programs may slow this machine down. The rates of the benchmarks and of the statistics
+    // then decrease together, so all checks still hold.
     lab.call("up", &[&shape[..], &["--client-link", "64Mbit", "--force"]].concat())
         .expect_success();
     let mounts = CLIENTS.map(|host| mount_with_jobs(&lab, host));

@@ -7,12 +7,13 @@ use skep_testkit::files;
 /// Number of bytes in one transfer of a benchmark.
 pub(super) const TRANSFER: u64 = 32 << 10;
 
-/// A phase of one `skep bench io`.
+/// A phase of a run of `skep bench io`.
 pub(super) struct BenchPhase {
     pub(super) bytes: u64,
     pub(super) seconds: f64,
     pub(super) mib_per_s: f64,
-    /// The end of each transfer in seconds since 1970, and the bytes of all transfers until then.
+    /// The end of each transfer in seconds since 1970, and the bytes of all transfers until this
+    /// end.
     progress: Vec<(f64, u64)>,
 }
 
@@ -43,7 +44,7 @@ fn booted_at() -> f64 {
     best.expect("ten attempts").1
 }
 
-/// One `skep bench io` that an ordinary user runs as a job.
+/// A run of `skep bench io` that an ordinary user starts as a job.
 pub(super) struct BenchRun {
     pub(super) user: u32,
     pub(super) job: u32,
@@ -66,9 +67,9 @@ pub(super) fn create_for_users(directory: &Path) {
     files::set_permissions(directory, fs::Permissions::from_mode(0o777));
 }
 
-/// Starts one copy of `program` as `skep bench io` for each place, each as another user and another
-/// job, and waits until all have ended. A place is a command that runs `setpriv` on the host of the
-/// user, and the directory of the user's file.
+/// For each place, runs `program` as `skep bench io`, as another user and another job. Waits until
+/// all these runs have ended. A place is a command that runs `setpriv` on the host of the user, and
+/// the directory of the user's file.
 pub(super) fn bench_as_users(program: &Path, places: Vec<(Command, PathBuf)>) -> Vec<BenchRun> {
     let start = |(number, (mut command, directory)): (u32, (Command, PathBuf))| {
         let (user, job) = (60_000 + number, 100 + number);
@@ -76,9 +77,9 @@ pub(super) fn bench_as_users(program: &Path, places: Vec<(Command, PathBuf)>) ->
         command.arg("--clear-groups").arg(program).args(["bench", "io", "--keep-caches", "-o"]);
         command.arg(directory.join(format!("file-{user}")));
         let mib = (4 * (number + 4)).to_string() + "m";
-        // Use direct I/O. Otherwise the kernel would read from its page cache.
+        // Use direct I/O. Without direct I/O, the kernel would read from its page cache.
         command.args(["-w", "-r", "-B", "-e", "-k", "-b", &mib, "--output", "json"]);
-        // Each transfer takes longer than the interval, so each one has a sample.
+        // Each transfer takes longer than the interval, so each transfer has a sample.
         command.args(["-t", &TRANSFER.to_string(), "--sample-interval", "1ms"]);
         command.env("SLURM_JOB_ID", job.to_string()).current_dir("/");
         let child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn();

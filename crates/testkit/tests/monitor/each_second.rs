@@ -2,13 +2,14 @@
 //!
 //! # Method
 //! The live output and the benchmarks run in different processes, so their seconds begin at
-//! different times. Therefore the test compares sums since the start. A benchmark reports the exact
-//! time of the end of each transfer. A live value contains the time at which the services counted,
-//! and the error of this time. A service counts a transfer just before it replies, and a benchmark
-//! has one transfer in progress. So a live value is at least the bytes of the benchmarks at the
-//! earliest possible time, and at most their bytes at the latest possible time plus the transfers
-//! in progress. The test allows 3 % of the bytes of one second beyond these bounds. The test also
-//! checks that in several seconds, the bounds are at most 3 % apart.
+//! different times. Therefore the test compares sums since the start of the benchmarks. A benchmark
+//! reports the exact time of the end of each transfer. A live value contains the time at which the
+//! services counted, and the error of this time. A service counts a transfer just before its reply,
+//! and a benchmark has one transfer in progress. So a live value is at least the bytes of the
+//! benchmarks at the earliest possible time. The value is at most the bytes of the benchmarks at
+//! the latest possible time plus the transfers in progress. Beyond these two bounds, the test
+//! allows 3 % of the bytes of a second. The test also checks that in several seconds, the bounds
+//! are at most 3 % apart.
 
 use super::bench_runs::{BenchRun, RunsById, TRANSFER, bytes_of, seconds_by};
 use super::live_figures::{FIELDS, LiveFigures, LiveSample};
@@ -20,14 +21,14 @@ const TOLERANCE: f64 = 0.03;
 /// Maximum error of the difference between two clocks of this host, in seconds.
 const CLOCK_ERROR: f64 = 0.001;
 
-/// Whether a measured value differs from the expected one by at most 3 %.
+/// Whether a measured value differs from the expected value by at most 3 %.
 pub(super) fn is_near(found: f64, expected: f64) -> bool {
     (found - expected).abs() <= expected * TOLERANCE
 }
 
-/// Compares the live statistics of one object with the benchmarks that cause its load. Returns the
-/// number of samples whose time is known so exactly that the smallest and the largest possible
-/// number of bytes differ by at most 3 % of the bytes of a second.
+/// Compares the live statistics of an object with the benchmarks that cause the object's load.
+/// Returns the number of samples whose time is known so exactly that the smallest and the largest
+/// possible number of bytes differ by at most 3 % of the bytes of a second.
 fn check_each_second(what: &str, samples: &[LiveSample], runs: &[&BenchRun]) -> usize {
     let mut exact = 0;
     for (phase, field) in FIELDS.iter().enumerate() {
@@ -59,8 +60,8 @@ fn check_each_second(what: &str, samples: &[LiveSample], runs: &[&BenchRun]) -> 
     exact
 }
 
-/// Compares the totals of all groupings. If one total was counted later than another one, it must
-/// not be smaller.
+/// Compares the totals of all groupings. A total that was counted after another total must be at
+/// least as large.
 fn check_sums(sums: &[(&str, Vec<LiveSample>)]) {
     let all = || sums.iter().flat_map(|(by, samples)| samples.iter().map(move |it| (by, it)));
     for (by, earlier) in all() {
@@ -72,8 +73,8 @@ fn check_sums(sums: &[(&str, Vec<LiveSample>)]) {
     }
 }
 
-/// Reads the live statistics until they contain the whole load, and compares them with the
-/// benchmarks. `runs` contains for each grouping the benchmarks of each object id.
+/// Reads the live statistics until these statistics contain the whole load, and compares them with
+/// the benchmarks. `runs` contains for each grouping the benchmarks of each object id.
 pub(super) fn check_live(live: Vec<LiveFigures>, runs: &[RunsById<'_>]) {
     let ended = seconds_by(ClockId::Realtime);
     let mut sums = Vec::new();

@@ -11,9 +11,10 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Number of connections to each page that send nothing. It is more than each page accepts.
+/// Number of connections to each page that send nothing. This number exceeds the connections that
+/// each page accepts.
 const SILENT: usize = 300;
-/// Number of threads that send requests to each page, one after the other.
+/// Number of threads that send requests to each page. Each thread sends one request at a time.
 const REQUESTERS: usize = 4;
 /// Time limit of a request of these threads. A request waits while silent connections use all
 /// connections of a page.
@@ -78,7 +79,8 @@ fn ask(address: &str, path: &str) -> std::io::Result<bool> {
     Ok(reply.starts_with(b"HTTP/1.1 200 OK\r\n"))
 }
 
-/// Writes, syncs and reads files in a directory until `stop` is set. Counts them in `written`.
+/// Writes, syncs and reads files in a directory until `stop` is set. Counts these files in
+/// `written`.
 fn write_files(directory: &Path, stop: &AtomicBool, written: &AtomicU64) {
     while !stop.load(Ordering::Relaxed) {
         let number = written.load(Ordering::SeqCst);
@@ -91,7 +93,8 @@ fn write_files(directory: &Path, stop: &AtomicBool, written: &AtomicU64) {
     }
 }
 
-/// Waits until the program has written [`FILES`] more files. Checks the pages meanwhile.
+/// Waits until the program has written [`FILES`] further files, and checks the pages during this
+/// wait.
 fn wait_for_files(written: &AtomicU64, pages: &mut [Flooded]) {
     let before = written.load(Ordering::SeqCst);
     wait_for("the program on the mount goes on", PATIENCE, || {

@@ -5,10 +5,10 @@ use super::*;
 /// The fields of statistics that count bytes, in the order of the phases of `skep bench io`.
 pub(super) const FIELDS: [&str; 2] = ["written_bytes", "read_bytes"];
 
-/// The bytes of one object at the end of an interval, counted from the start of the command.
+/// The bytes of an object at the end of an interval, counted from the start of the command.
 #[derive(Debug, Clone)]
 pub(super) struct LiveSample {
-    /// The time at which the services have counted, in seconds since 1970.
+    /// The time at which the services have read their counters, in seconds since 1970.
     pub(super) at: f64,
     /// The largest error of `at`, in seconds.
     pub(super) error: f64,
@@ -58,7 +58,7 @@ impl LiveFigures {
         time: f64,
     ) -> (BTreeMap<String, Vec<LiveSample>>, Vec<LiveSample>) {
         let deadline = Instant::now() + PATIENCE;
-        // An interval is complete when the next one has begun.
+        // An interval is complete when the next interval has begun.
         while self.sum.iter().filter(|it| it.at - it.error > time).count() < 2 {
             let left = deadline.saturating_duration_since(Instant::now());
             match self.lines.recv_timeout(left) {

@@ -1,5 +1,5 @@
-//! The monitor's history, alerts, web page and HTTP interface, on real clusters. This file has the
-//! tests of the history and of alerts.
+//! The monitor's history, alerts, web page and HTTP interface, on real clusters. This file contains
+//! the tests of the history and of alerts.
 
 mod bench_io;
 mod bench_runs;
@@ -128,7 +128,7 @@ fn monitor_history_has_all_operations_and_survives_a_kill() {
 /// Command: skep mount, skep monitor.
 #[test]
 fn monitor_lists_the_metrics_pages_of_hosts_with_mounts() {
-    // The port of this listener is free again after the drop.
+    // The drop of this listener frees its port.
     let free = TcpListener::bind("127.0.0.1:0").unwrap();
     let page = free.local_addr().unwrap();
     drop(free);
@@ -179,8 +179,8 @@ fn suspended_service_causes_an_alert_and_a_notification() {
     assert_eq!(rules("holding"), Vec::<String>::new(), "a healthy cluster has no alert");
     let stopped = &cluster.processes("storage")[0];
     stopped.signal(Signal::STOP);
-    // The targets of the service are offline, too. This is a consequence of the suspension, and no
-    // separate problem.
+    // The targets of the service are offline, too. This state follows from the suspension, and is
+    // no separate problem.
     let consequences = |list: &str| -> Vec<String> {
         let alerts = get(&address, "/api/alerts");
         let alert = alerts[list].list().iter().find(|it| it["rule"] == "service-unreachable");
@@ -238,7 +238,7 @@ impl Drop for Monitor {
     }
 }
 
-/// A mounted file system of 1 MiB. Dropping this value unmounts it.
+/// A mounted file system of 1 MiB. Dropping this value unmounts the file system.
 struct SmallDisk(PathBuf);
 
 impl SmallDisk {

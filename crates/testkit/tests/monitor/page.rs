@@ -184,7 +184,7 @@ fn page_shows_placement_and_ends_of_background_removals() {
         (has_all && storage["kind"] == "storage").then_some(())
     });
     for number in 0..50 {
-        // The files are larger than the inline bytes, so each one has a chunk file.
+        // The files are larger than the inline bytes, so each file has a chunk file.
         fs::write(cluster.path().join(format!("file-{number}")), vec![7; 20_000]).unwrap();
     }
     assert!(cluster.chunk_files().len() >= 50);

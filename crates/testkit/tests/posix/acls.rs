@@ -1,5 +1,5 @@
-//! Access control lists. `setfacl` sets the lists, `getfacl` prints them, and the kernel enforces
-//! them for a user other than root.
+//! Access control lists. `setfacl` sets the lists, `getfacl` prints the lists, and the kernel
+//! enforces the lists for a user other than root.
 
 use crate::{Test, ok, refused};
 use rustix::fs::{XattrFlags, getxattr, listxattr, lsetxattr, removexattr, setxattr};
@@ -20,7 +20,7 @@ pub(crate) const CASES: &[Test] = skep_testkit::cases![acls:
     default_acl_replaces_the_umask,
     umask_applies_without_a_default_acl,
     acl_that_equals_the_mode_is_not_stored,
-    removed_acl_grants_nothing,
+    removed_acl_grants_no_access,
     malformed_acls_are_refused,
     setting_an_acl_clears_the_set_group_id_bit,
     acl_of_a_directory_controls_search,
@@ -34,7 +34,7 @@ const DEFAULT: &str = "system.posix_acl_default";
 const ANY: XattrFlags = XattrFlags::empty();
 
 /// Whether a shell command succeeds as a user other than root. The user belongs to no group except
-/// its own.
+/// its own group.
 fn may(directory: &Path, command: &str) -> bool {
     let mut call = Command::new("setpriv");
     call.args(["--reuid", USER, "--regid", USER, "--clear-groups", "sh", "-c", command]);
@@ -186,7 +186,8 @@ fn umask_applies_without_a_default_acl(root: &Path) {
     assert_eq!(mode(&root.join("special")), 0o3777);
 }
 
-/// A list that has only the three basic entries changes the mode, and is not stored.
+/// A list that has only the three basic entries changes the mode, and Skep does not store this
+/// list.
 fn acl_that_equals_the_mode_is_not_stored(root: &Path) {
     let path = root.join("file");
     files::write(&path, "x");
@@ -199,12 +200,12 @@ fn acl_that_equals_the_mode_is_not_stored(root: &Path) {
     getxattr(&path, ACCESS, &mut [0; 100]).or_fail("getxattr", &path);
     setxattr(&path, ACCESS, &small, ANY).or_fail("setxattr", &path);
     refused(getxattr(&path, ACCESS, &mut [0; 100]), Errno::NODATA);
-    // In contrast, a default list that has only these entries is stored.
+    // In contrast, Skep stores a default list that has only these three entries.
     setxattr(root, DEFAULT, &small, ANY).or_fail("setxattr", root);
     assert_eq!(getxattr(root, DEFAULT, &mut [0; 100]).or_fail("getxattr", root), small.len());
 }
 
-fn removed_acl_grants_nothing(root: &Path) {
+fn removed_acl_grants_no_access(root: &Path) {
     chmod(root, 0o755);
     let path = root.join("file");
     files::write(&path, "x");
@@ -257,7 +258,7 @@ fn malformed_acls_are_refused(root: &Path) {
     assert_eq!(found[..len], good);
 }
 
-/// If a user who is not in the file's group sets a list, the set-group-id bit is cleared.
+/// If a user outside the file's group sets a list, Skep clears the set-group-id bit.
 fn setting_an_acl_clears_the_set_group_id_bit(root: &Path) {
     chmod(root, 0o777);
     for (name, group, expected) in [("theirs", 0, 0o755), ("own", 23456, 0o2755)] {

@@ -59,7 +59,7 @@ pub(crate) const FUSE: i64 = 0x6573_5546;
 /// docs/semantics.md 2.11.
 fn allocation_beyond_free_space_is_refused(root: &Path) {
     let file = new(root, "file", b"abc");
-    // Run this only on Skep. A local ext4 would allocate all free space before the call fails.
+    // Run this call only on Skep. A local ext4 would allocate all free space before the call fails.
     if ok(rustix::fs::fstatfs(&file)).f_type != FUSE {
         return;
     }
@@ -78,7 +78,7 @@ fn punched_range_is_a_hole_and_reads_as_zeros(root: &Path) {
     let at = |what| ok(seek(&file, what));
     assert_eq!((at(SeekFrom::Data(7)), at(SeekFrom::Hole(7))), (7, 5_000_000));
     for (start, length) in [(100, 5), (4000, 200), (1_000_000, 2_000_000), (4_999_000, 9000)] {
-        // Read the file, so that its pages are in the page cache before the hole is punched.
+        // Read the file, so that its pages are in the page cache before the test punches the hole.
         assert!(files::read(root.join("file")) == expected);
         punch(&file, start as u64, length as u64);
         let end = expected.len().min(start + length);
@@ -157,7 +157,7 @@ fn copy_file_range_copies_within_and_between_files(root: &Path) {
     assert_eq!(copy(&from, 6_000_000, &to, 0, 5_000_000), 1_000_000, "to the end of the source");
     assert!(files::read(root.join("to"))[..1_000_000] == bytes[6_000_000..]);
     assert_eq!(copy(&from, 7_000_000, &to, 0, 10), 0);
-    // A copy within one file succeeds for adjacent ranges, and fails for overlapping ranges.
+    // A copy within a single file succeeds for adjacent ranges, and fails for overlapping ranges.
     assert_eq!(copy(&from, 0, &from, 3_000_000, 3_000_000), 3_000_000);
     assert!(files::read(root.join("from"))[3_000_000..6_000_000] == bytes[..3_000_000]);
     let overlapping = copy_file_range(&from, Some(&mut 0), &from, Some(&mut 5), 10);
@@ -167,7 +167,8 @@ fn copy_file_range_copies_within_and_between_files(root: &Path) {
 fn copy_file_range_keeps_bytes_around_the_range(root: &Path) {
     let from = new(root, "from", &[1; 2_000_000]);
     let to = new(root, "to", &[2; 2_000_000]);
-    // Read both files, so that their data is in the page cache. Then punch a hole into the source.
+    // Read both files, so that their data is in the page cache. After the reads, punch a hole into
+    // the source.
     punch(&from, 500_000, 500_000);
     assert_eq!(files::read(root.join("to")).len(), 2_000_000);
     assert_eq!(copy(&from, 400_001, &to, 300_007, 1_000_001), 1_000_001);

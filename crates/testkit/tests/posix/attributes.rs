@@ -106,8 +106,7 @@ fn attributes_of_a_symbolic_link_change_without_its_target(root: &Path) {
     assert_ne!(files::metadata(root.join("file")).uid(), 7);
 }
 
-/// Sets the access and modification times to a moment long ago. Returns the change time that
-/// results.
+/// Sets the access and modification times to a moment long ago. Returns the resulting change time.
 fn age(path: &Path) -> (i64, i64) {
     utimensat(CWD, path, &times(1000, 0), AtFlags::empty()).or_fail("utimensat", path);
     let found = files::metadata(path);
@@ -324,8 +323,8 @@ fn writes_of_users_clear_setuid(root: &Path) {
             files::set_permissions(&path, fs::Permissions::from_mode(before));
             assert_eq!(files::metadata(&path).mode() & 0o7777, before);
             run_in(root, "setpriv", user.into_iter().chain(write.split(' ')));
-            // With these arguments, the program `stat` requests only the mode. If it requested
-            // times, the mount would refresh all cached attributes.
+            // With these arguments, the program `stat` requests only the mode. A request of times
+            // would make the mount refresh all cached attributes.
             let found = run_in(root, "stat", ["-c", "%a", "file"]);
             assert_eq!(found, after, "{write}, {before:o}, {user:?}");
         }

@@ -112,7 +112,7 @@ fn directory_tree_may_be_deeper_than_the_longest_path(root: &Path) {
     let mut bytes = [0; 4];
     files::read_exact_at(&again, &mut bytes, 0);
     assert_eq!(&bytes, b"deep");
-    // The standard library also descends step by step, so it can remove such a tree.
+    // The standard library also descends step by step, so the library can remove such a tree.
     files::remove_dir_all(root.join(&name));
     assert_eq!(names(root), Vec::<String>::new());
 }
@@ -202,8 +202,8 @@ fn large_device_numbers_are_stored(root: &Path) {
     }
 }
 
-/// ext4 allows 65,000 hard links to a file. XFS and Skep allow two thousand million. On the local
-/// file system, the test accepts the limit of ext4.
+/// ext4 allows 65,000 hard links to a file. XFS and Skep allow two thousand million hard links. On
+/// the local file system, the test accepts the limit of ext4.
 fn file_may_have_many_hard_links(root: &Path) {
     let file = root.join("file");
     files::write(&file, "x");
@@ -248,8 +248,8 @@ fn creation_time_never_changes(root: &Path) {
 }
 
 /// In a directory with the set-group-id bit, new files get the directory's group, and new
-/// directories also get the bit. A new file does not get the bit if its creator is not in the
-/// file's group.
+/// directories also get the bit. A new file does not get the set-group-id bit if its creator is not
+/// in the file's group.
 fn new_entries_inherit_the_group_of_a_setgid_directory(root: &Path) {
     files::chown(root, None, Some(77));
     files::set_permissions(root, fs::Permissions::from_mode(0o2777));

@@ -1,5 +1,5 @@
-//! Every POSIX operation that Skep supports. There is one file for each operation. The tests use
-//! only calls of the standard library and of `rustix`.
+//! Every POSIX operation that Skep supports. Each operation has its own file of tests. The tests
+//! use only calls of the standard library and of `rustix`.
 //!
 //! Each test runs four times, each time in a new directory:
 //! - on the local file system, which shows that the test itself is correct
@@ -39,7 +39,7 @@ use std::io;
 use std::path::Path;
 use std::process::ExitCode;
 
-/// A test. Its argument is an empty directory.
+/// A test, whose argument is an empty directory.
 pub(crate) type Test = Case<Path>;
 
 const TABLES: &[&[Test]] = &[
@@ -124,8 +124,8 @@ fn main() -> ExitCode {
             suite.check("the cluster stops", || cluster.stop_checked(&[]));
         }
     }
-    // Start a cluster whose files have no inline bytes. Otherwise most files of these tests would
-    // have no byte on storage.
+    // Start a cluster whose files have no inline bytes. With inline bytes, most files of these
+    // tests would have no byte on storage.
     if suite.starts("stored", TABLES) {
         let cluster = Cluster::start(Shape::default());
         cluster.hand_down(cluster.path(), "count=1/from=4MiB,count=all");

@@ -1,4 +1,4 @@
-//! Mapped files. A Python program maps them, so that the tests need no unsafe code.
+//! Mapped files. A Python program maps the files, so that the tests need no unsafe code.
 
 use crate::Test;
 use skep_testkit::files;
@@ -6,7 +6,7 @@ use skep_testkit::program::run_in;
 use std::path::Path;
 
 pub(crate) const CASES: &[Test] = skep_testkit::cases![mmap:
-    mapping_shows_the_file,
+    mapping_has_the_bytes_of_the_file,
     writes_to_a_shared_mapping_reach_the_file,
     writes_to_a_private_mapping_do_not_reach_the_file,
     processes_share_a_mapping,
@@ -16,7 +16,7 @@ fn python(root: &Path, program: &str) {
     run_in(root, "python3", ["-c", program]);
 }
 
-fn mapping_shows_the_file(root: &Path) {
+fn mapping_has_the_bytes_of_the_file(root: &Path) {
     let bytes = skep_testkit::Random::new(11).bytes(3_000_001);
     files::write(root.join("file"), &bytes);
     python(

@@ -13,7 +13,7 @@ pub(crate) const CASES: &[Test] = skep_testkit::cases![open:
     access_mode_of_a_handle_is_enforced,
     file_can_be_open_500_times,
     nonblocking_handles_read_and_write,
-    later_open_reads_bytes_written_before_a_close,
+    open_reads_the_bytes_written_before_the_last_close,
 ];
 
 fn with(path: &Path, flags: OFlags) -> rustix::io::Result<rustix::fd::OwnedFd> {
@@ -65,9 +65,9 @@ fn nonblocking_handles_read_and_write(root: &Path) {
     assert_eq!(files::read(&path), b"xyz");
 }
 
-/// When another program has written a file and closed it, a later open reads the new length and
+/// After another program has written and closed a file, the next open reads the new length and
 /// bytes.
-fn later_open_reads_bytes_written_before_a_close(root: &Path) {
+fn open_reads_the_bytes_written_before_the_last_close(root: &Path) {
     let path = root.join("file");
     for round in 0..100_usize {
         let bytes = vec![round as u8; 1 + round * 97];

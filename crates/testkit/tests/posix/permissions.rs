@@ -18,7 +18,7 @@ pub(crate) const CASES: &[Test] = skep_testkit::cases![permissions:
 
 const USER: &str = "23456";
 
-/// Whether a shell command succeeds in a directory when another user runs it.
+/// Whether a shell command succeeds in a directory when another user runs the command.
 fn may(directory: &Path, groups: &str, command: &str) -> bool {
     let mut call = Command::new("setpriv");
     call.args(["--reuid", USER, "--regid", USER, "--groups", groups, "sh", "-c", command]);

@@ -13,13 +13,13 @@ pub(crate) const CASES: &[Test] = skep_testkit::cases![read_write:
     hole_of_a_file_reads_as_zeros,
     holes_allocate_no_space,
     reads_stop_at_the_end_of_the_file,
-    appended_bytes_follow_the_end,
-    concurrent_appends_stay_whole,
+    appended_bytes_follow_the_old_end_of_the_file,
+    concurrent_appends_do_not_mix_records,
     writes_to_random_ranges_match_a_model,
     concurrent_writes_of_threads_to_one_file_are_all_kept,
     write_on_one_handle_is_read_on_another,
     vectored_writes_and_reads_keep_their_order,
-    bytes_are_read_after_reopening,
+    reopened_file_has_the_written_bytes,
     file_written_byte_by_byte_has_all_bytes,
     cp_copies_all_bytes_of_a_file,
 ];
@@ -50,7 +50,7 @@ fn hole_of_a_file_reads_as_zeros(root: &Path) {
     assert_eq!(&bytes[10_000_000..], b"end");
 }
 
-/// A file takes space for its written data, plus a little space for data of the file system itself.
+/// A file takes space for its written data, and a little space for data of the file system itself.
 /// docs/semantics.md 1.13.
 fn holes_allocate_no_space(root: &Path) {
     const LEN: u64 = 100 << 20;
@@ -84,7 +84,7 @@ fn reads_stop_at_the_end_of_the_file(root: &Path) {
     assert_eq!(files::metadata_of(&file).len(), 5000);
 }
 
-fn appended_bytes_follow_the_end(root: &Path) {
+fn appended_bytes_follow_the_old_end_of_the_file(root: &Path) {
     let path = root.join("file");
     let mut expected = Vec::new();
     let mut random = Random::new(2);
@@ -98,7 +98,7 @@ fn appended_bytes_follow_the_end(root: &Path) {
 }
 
 /// Several threads append records on one mount. No record may be lost or mixed with another record.
-fn concurrent_appends_stay_whole(root: &Path) {
+fn concurrent_appends_do_not_mix_records(root: &Path) {
     let path = root.join("file");
     files::create(&path);
     std::thread::scope(|scope| {
@@ -193,7 +193,7 @@ fn vectored_writes_and_reads_keep_their_order(root: &Path) {
     assert!(files::read(&path) == parts.concat());
 }
 
-fn bytes_are_read_after_reopening(root: &Path) {
+fn reopened_file_has_the_written_bytes(root: &Path) {
     // In Skep, the bytes of the shorter file are in metadata.
     for (name, shortest) in [("short", 10_000), ("long", 40_000)] {
         let path = root.join(name);

@@ -1,4 +1,4 @@
-//! Listing directories, also while entries are added and removed.
+//! Listing directories, also while the test adds and removes entries.
 
 use crate::{Test, names, ok, refused};
 use rustix::fs::{Dir, FileType, Mode, OFlags};
@@ -49,8 +49,8 @@ fn listing_has_types_and_inode_numbers(root: &Path) {
     }
 }
 
-/// A name that exists during the whole listing is listed exactly once, regardless of other changes.
-/// docs/semantics.md 1.6.
+/// A listing contains each name that exists during the whole listing exactly once, regardless of
+/// other changes. docs/semantics.md 1.6.
 fn listing_has_unchanged_entries_once_during_other_changes(root: &Path) {
     const COUNT: usize = 3000;
     fill(root, COUNT);

@@ -22,12 +22,12 @@ pub(crate) const CASES: &[Test] = skep_testkit::cases![rename:
     file_and_directory_do_not_replace_each_other,
     rename_of_a_directory_into_its_subtree_is_refused,
     rename_between_hard_links_of_a_file_keeps_both_names,
-    noreplace_refuses_an_existing_name,
+    rename_noreplace_refuses_an_existing_name,
     rename_of_a_directory_moves_its_contents,
     rename_of_a_directory_updates_link_counts,
     entry_can_be_moved_back_and_forth,
     concurrent_renames_lose_no_file,
-    rename_moves_a_symbolic_link_itself,
+    rename_moves_a_symbolic_link_and_not_its_target,
     concurrent_moves_never_create_a_loop,
     exchange_swaps_two_files,
     exchange_swaps_two_directories,
@@ -38,7 +38,7 @@ pub(crate) const CASES: &[Test] = skep_testkit::cases![rename:
     concurrent_exchanges_lose_no_entry,
     concurrent_exchanges_never_create_a_loop,
     rename_with_whiteout_leaves_a_whiteout,
-    whiteout_and_exchange_cannot_be_combined,
+    rename_flags_whiteout_and_exchange_exclude_each_other,
     tree_can_be_the_upper_directory_of_overlayfs,
 ];
 
@@ -149,7 +149,8 @@ fn rename_of_a_directory_into_its_subtree_is_refused(root: &Path) {
     assert!(root.join("a/b/c").is_dir());
 }
 
-/// POSIX requires that both names still exist if they are hard links to the same file.
+/// POSIX requires that two names that are hard links to the same file both still exist after the
+/// rename.
 fn rename_between_hard_links_of_a_file_keeps_both_names(root: &Path) {
     files::write(root.join("a"), "x");
     files::hard_link(root.join("a"), root.join("b"));
@@ -159,7 +160,7 @@ fn rename_between_hard_links_of_a_file_keeps_both_names(root: &Path) {
     assert_eq!(files::metadata(root.join("a")).nlink(), 2);
 }
 
-fn noreplace_refuses_an_existing_name(root: &Path) {
+fn rename_noreplace_refuses_an_existing_name(root: &Path) {
     files::write(root.join("a"), "a");
     files::write(root.join("b"), "b");
     let rename =
@@ -243,7 +244,7 @@ fn concurrent_renames_lose_no_file(root: &Path) {
     assert_eq!(places, 8);
 }
 
-fn rename_moves_a_symbolic_link_itself(root: &Path) {
+fn rename_moves_a_symbolic_link_and_not_its_target(root: &Path) {
     files::write(root.join("file"), "x");
     files::symlink("file", root.join("link"));
     files::rename(root.join("link"), root.join("moved"));
@@ -253,7 +254,7 @@ fn rename_moves_a_symbolic_link_itself(root: &Path) {
     assert!(files::symlink_metadata(root.join("moved")).is_file());
 }
 
-/// If two moves would create a loop together, one of them must fail.
+/// If two moves would together create a loop, one move must fail.
 fn concurrent_moves_never_create_a_loop(root: &Path) {
     for (round, [a, b]) in pairs_of_directories(root, 10).into_iter().enumerate() {
         let moved: usize = std::thread::scope(|scope| {
@@ -361,8 +362,8 @@ fn exchange_of_hard_links_of_one_file_succeeds(root: &Path) {
     assert_eq!(files::metadata(root.join("a")).nlink(), 2);
 }
 
-/// Four threads exchange eight files and directories. Each of them must always have exactly one
-/// name.
+/// Four threads exchange eight files and directories. Each of these entries must always have
+/// exactly one name.
 fn concurrent_exchanges_lose_no_entry(root: &Path) {
     let directories = spread::create_dirs(root, (0..8).map(|index| format!("d{index}")));
     for (index, directory) in directories.iter().enumerate() {
@@ -405,7 +406,7 @@ fn concurrent_exchanges_lose_no_entry(root: &Path) {
     assert_eq!(found, (0..8).map(|index| index.to_string()).collect::<Vec<_>>());
 }
 
-/// If two exchanges would create a loop together, one of them must fail.
+/// If two exchanges would together create a loop, one exchange must fail.
 fn concurrent_exchanges_never_create_a_loop(root: &Path) {
     for (round, [a, b]) in pairs_of_directories(root, 10).into_iter().enumerate() {
         for directory in [&a, &b] {
@@ -416,8 +417,8 @@ fn concurrent_exchanges_never_create_a_loop(root: &Path) {
             let second = scope.spawn(|| usize::from(exchange(&b, &a.join("in")).is_ok()));
             first.join().expect("no panic") + second.join().expect("no panic")
         });
-        // The second exchange may begin after the first one has exchanged the names. The second
-        // exchange then restores the names.
+        // If the first exchange ends before the second exchange begins, the second exchange
+        // restores the names.
         assert!(swapped >= 1, "round {round}");
         assert_eq!(usize::from(a.is_dir()) + usize::from(b.is_dir()), 1, "round {round}");
     }
@@ -455,8 +456,8 @@ fn rename_with_whiteout_leaves_a_whiteout(root: &Path) {
         ok(leave(&outside, &inside, none));
         assert!(is_whiteout(&outside));
         assert_eq!(files::read(&inside), b"text");
-        // Then move the file within one directory. Also move a directory, which then does not count
-        // as a subdirectory of its old parent any more.
+        // After that, move the file within one directory. Also move a directory, which after its
+        // move does not count as a subdirectory of its old parent.
         ok(leave(&inside, &directory.join("other"), none));
         assert!(is_whiteout(&inside));
         files::create_dir(directory.join("below"));
@@ -472,7 +473,7 @@ fn rename_with_whiteout_leaves_a_whiteout(root: &Path) {
     refused(fs::symlink_metadata(root.join("missing")), Errno::NOENT);
 }
 
-fn whiteout_and_exchange_cannot_be_combined(root: &Path) {
+fn rename_flags_whiteout_and_exchange_exclude_each_other(root: &Path) {
     for name in ["a", "b"] {
         files::write(root.join(name), name);
     }

@@ -74,8 +74,8 @@ fn creation_in_a_removed_directory_is_refused(root: &Path) {
     refused(made, Errno::NOENT);
 }
 
-/// docs/semantics.md 1.14. A program can still use a removed directory that it has open or that is
-/// its working directory. The directory then has no entries.
+/// docs/semantics.md 1.14. A program can still use a removed directory that the program has open or
+/// that is its working directory. Such a directory has no entries.
 fn removed_open_directory_stays_usable_and_empty(root: &Path) {
     let path = root.join("directory");
     files::create_dir(&path);

@@ -1,5 +1,5 @@
 //! Pipes, sockets and devices. Skep stores only their names and attributes. The kernel implements
-//! their other operations.
+//! all other operations on these files.
 
 use crate::{Test, ok};
 use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 pub(crate) const CASES: &[Test] = skep_testkit::cases![symlink:
     symbolic_link_stores_its_target_unchanged,
-    link_in_a_path_is_followed,
+    symbolic_link_in_a_path_is_followed,
     symbolic_link_may_have_a_missing_target,
     loop_of_links_is_refused,
     symlink_over_an_existing_name_is_refused,
@@ -29,7 +29,7 @@ fn symbolic_link_stores_its_target_unchanged(root: &Path) {
     refused(symlink("", root.join("empty")), Errno::NOENT);
 }
 
-fn link_in_a_path_is_followed(root: &Path) {
+fn symbolic_link_in_a_path_is_followed(root: &Path) {
     files::create_dir(root.join("directory"));
     files::write(root.join("directory/file"), "text");
     files::symlink("directory", root.join("link"));

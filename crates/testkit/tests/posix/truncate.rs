@@ -10,7 +10,7 @@ use std::path::Path;
 pub(crate) const CASES: &[Test] = skep_testkit::cases![truncate:
     truncation_beyond_the_end_adds_zeros,
     truncation_below_the_end_shrinks_the_file,
-    truncated_bytes_do_not_come_back,
+    truncated_bytes_do_not_reappear,
     truncations_at_chunk_boundaries_match_a_model,
     ftruncate_needs_a_handle_for_writing,
     truncation_on_one_handle_is_visible_on_another,
@@ -42,7 +42,7 @@ fn truncation_below_the_end_shrinks_the_file(root: &Path) {
 }
 
 /// docs/semantics.md 2.6.
-fn truncated_bytes_do_not_come_back(root: &Path) {
+fn truncated_bytes_do_not_reappear(root: &Path) {
     for (len, cut) in [(10_000, 5), (700_000, 4097), (5_000_000, 524_288), (5_000_000, 524_289)] {
         // In Skep, the first write of a file decides whether metadata has its first bytes.
         let path = root.join(format!("file-{len}-{cut}"));
@@ -146,8 +146,8 @@ fn truncation_accepts_huge_lengths(root: &Path) {
         }
         assert_eq!(files::metadata_of(&file).len(), size, "2^{shift}");
     }
-    // Setting a size allocates no space. So every size succeeds that the local file system
-    // supports.
+    // Setting a size allocates no space. So each size that the local file system supports must
+    // succeed.
     files::write_all_at(&file, b"x", 0);
     for size in [1 << 43, (1 << 43) + 1, 1 << 42, 700_000, 1 << 43] {
         files::set_len(&file, size);

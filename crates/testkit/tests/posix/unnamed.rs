@@ -1,4 +1,4 @@
-//! Files without a name (`O_TMPFILE`), and hard links that give them a name.
+//! Files without a name (`O_TMPFILE`), and hard links that give such a file a name.
 
 use crate::{Test, names, ok, refused};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, linkat};

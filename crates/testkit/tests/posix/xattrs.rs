@@ -126,7 +126,7 @@ fn xattrs_stay_after_a_rename(root: &Path) {
     refused(getxattr(&path, "user.key", &mut [0; 10]), Errno::NODATA);
 }
 
-/// Whether a shell command succeeds when a user other than root runs it.
+/// Whether a shell command succeeds when a user other than root runs the command.
 fn user_may(command: &str) -> bool {
     let mut call = std::process::Command::new("setpriv");
     call.args(["--reuid", "23456", "--regid", "23456", "--clear-groups", "sh", "-c", command]);

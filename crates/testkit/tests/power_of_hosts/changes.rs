@@ -1,5 +1,5 @@
-//! Random changes of two equal trees, one on a mount and one in a local directory. After a power
-//! loss, both trees must be equal.
+//! Random changes of two equal trees, one tree on a mount and one tree in a local directory. After
+//! a power loss, both trees must be equal.
 
 use rustix::fs::{FallocateFlags, XattrFlags, fallocate, fsetxattr};
 use skep_testkit::{Random, files};
@@ -23,7 +23,7 @@ pub(crate) enum Syncs {
     Never,
 }
 
-/// Two equal trees, one on a mount and one in a local directory.
+/// Two equal trees, one tree on a mount and one tree in a local directory.
 pub(crate) struct Twins {
     random: Random,
     syncs: Syncs,
@@ -51,7 +51,7 @@ fn parent(path: &str) -> &str {
 }
 
 impl Change {
-    /// Makes the change in the tree below `root`. If `syncs` is true, also syncs it.
+    /// Makes the change in the tree below `root`. If `syncs` is true, also syncs the change.
     fn make(&self, root: &Path, syncs: bool) -> io::Result<()> {
         let at = |path: &String| root.join(path);
         let sync_directories = |paths: &[&String]| -> io::Result<()> {
@@ -155,7 +155,7 @@ impl Twins {
         format!("d{}/{kind}{}", self.random.below(DIRECTORIES), self.random.below(NAMES))
     }
 
-    /// Returns the path of a random regular file or of a new one, and the length of the file.
+    /// Returns the path of a random regular file or of a new file, and the length of the file.
     fn file(&mut self) -> (String, u64) {
         let path = self.name_of('f');
         let len = fs::metadata(self.local.join(&path)).map_or(0, |it| it.len());

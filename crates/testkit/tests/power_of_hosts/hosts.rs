@@ -1,5 +1,5 @@
-//! A cluster in which selected services are on simulated hosts of their own. Each of these services
-//! has a separate disk. A service and its disk lose their power at the same moment.
+//! A cluster in which each selected service has its own simulated host. Each of these services has
+//! a separate disk. A service and its disk lose their power at the same moment.
 
 use rustix::fs::OFlags;
 use rustix::process::Signal;
@@ -29,13 +29,13 @@ pub(crate) struct Hosts {
     other: Option<Mounted>,
     pub(crate) cluster: Cluster,
     disks: BTreeMap<String, Disk>,
-    /// This must be the last field, because the disks are in this directory.
+    /// The scratch directory must be the last field, because the disks are in this directory.
     _scratch: Scratch,
 }
 
 impl Hosts {
     /// Starts a cluster, and moves the directories of `services` to disks with the file systems XFS
-    /// and ext4 in turn. The seed of the run determines which of the two comes first.
+    /// and ext4 in turn. The seed of the run determines which file system comes first.
     pub(crate) fn start(shape: Shape, services: &[&str]) -> Self {
         let scratch = Scratch::new();
         let cluster = Cluster::start(shape);
@@ -78,7 +78,8 @@ impl Hosts {
         found
     }
 
-    /// Waits until all members of each group serve. Until then, some data has fewer copies.
+    /// Waits until all members of each group serve. Before all members serve, some data has fewer
+    /// copies.
     pub(crate) fn wait_for_serving_members(&self) {
         wait_for("all members serve", PATIENCE, || {
             let groups = self.cluster.skep_list(&["group", "list"]);
@@ -87,10 +88,10 @@ impl Hosts {
         });
     }
 
-    /// Lets the hosts of `services` lose their power at the same moment, and starts them again
+    /// Lets the hosts of `services` lose their power at the same moment, and restarts these hosts
     /// immediately.
     pub(crate) fn lose_power(&mut self, services: &[&str]) {
-        // From now on, these hosts acknowledge no operation that they must sync first.
+        // After this call, these hosts acknowledge no operation that they must sync first.
         let chosen = |disks: &mut BTreeMap<String, Disk>, act: fn(&mut Disk)| {
             let mut found = 0;
             for (_, disk) in disks.iter_mut().filter(|it| services.contains(&it.0.as_str())) {
@@ -100,7 +101,8 @@ impl Hosts {
             assert_eq!(found, services.len(), "each of {services:?} has a disk");
         };
         chosen(&mut self.disks, Disk::stall);
-        // Suspend the supervisor, because it must not start a service on a disk without power.
+        // Suspend the supervisor, because the supervisor must not start a service on a disk without
+        // power.
         let supervisors = self.cluster.processes("up");
         supervisors.iter().for_each(|it| it.signal(Signal::STOP));
         let processes = self.processes(services);
@@ -114,8 +116,7 @@ impl Hosts {
         supervisors.iter().for_each(|it| it.signal(Signal::CONT));
     }
 
-    /// Lets all hosts lose their power, including the hosts of clients, and starts the cluster
-    /// again.
+    /// Lets all hosts lose their power, including the hosts of clients, and restarts the cluster.
     pub(crate) fn lose_all_power(&mut self) {
         self.disks.values_mut().for_each(Disk::stall);
         let all = process::below(self.cluster.data());
@@ -128,7 +129,7 @@ impl Hosts {
         self.other = Some(self.cluster.mount(Transport::Device));
     }
 
-    /// Stops the cluster cleanly, and starts it again.
+    /// Stops the cluster cleanly, and restarts the cluster.
     pub(crate) fn restart(&mut self) {
         self.other.take().expect("mounted").unmount();
         self.cluster.stop();
@@ -146,8 +147,8 @@ impl Hosts {
     /// must be equal.
     ///
     /// If the signals to the services arrive at different times, a member may leave its group
-    /// during the stop, and `skep fsck` does not compare this member. Then this function starts and
-    /// stops the cluster again.
+    /// during the stop, and `skep fsck` does not compare this member. In that case this function
+    /// restarts the cluster and repeats the stop.
     pub(crate) fn end_with_equal_members(mut self) {
         self.other.take().expect("mounted").unmount();
         let mut skipped = Vec::new();
@@ -170,7 +171,7 @@ impl Hosts {
             let path = self.cluster.data().join(name).join("kept-map");
             files::metadata(path).modified().expect("a time")
         };
-        // A service may have begun the first write before this call, but not the second one.
+        // A service may have begun the first write before this call, but not the second write.
         for limit in ["1001", "1002"] {
             let before = METADATA.map(written);
             self.cluster.skep(&["config", "set", "cleanup-limit", limit]);
@@ -182,8 +183,9 @@ impl Hosts {
     }
 }
 
-/// Writes the dirty pages of the file at `path` to its disk, without a flush of the disk. It uses a
-/// direct read, which waits until the kernel has written the pages of its range.
+/// Writes the dirty pages of the file at `path` to its disk, without a flush of the disk. This
+/// function uses a direct read, which waits until the kernel has written the pages in the range of
+/// the read.
 pub(crate) fn write_back(path: &Path) {
     let direct = OFlags::DIRECT.bits().try_into().expect("a flag");
     let file = files::open_with(OpenOptions::new().read(true).custom_flags(direct), path);

@@ -1,4 +1,4 @@
-//! Locks that a metadata host acknowledges in the last moments before it loses its power.
+//! Locks that a metadata host acknowledges in the last moments before its power loss.
 
 use super::hosts::Hosts;
 use super::{seeds, small};
@@ -29,8 +29,8 @@ fn wait_for_grant(file: &File) {
     wait_for("the lock is free", PATIENCE, || is_granted(file).then_some(()));
 }
 
-/// Waits until metadata lists `count` locked ranges. This function requests no lock itself, so it
-/// does not change the locks.
+/// Waits until metadata lists `count` locked ranges. This function itself requests no lock, so the
+/// query does not change the locks.
 fn wait_for_locks(hosts: &Hosts, count: usize) {
     wait_for("the mount restores its locks", PATIENCE, || {
         let listed = hosts.cluster.try_skep(&["lock", "list", "--output", "json"]);
@@ -40,8 +40,8 @@ fn wait_for_locks(hosts: &Hosts, count: usize) {
     });
 }
 
-/// docs/semantics.md 6.8. If a power loss reverts a lock, the mount sets the lock again. If a power
-/// loss reverts the release of a lock, the mount releases the lock again.
+/// docs/semantics.md 6.8. If a power loss reverts a lock, the mount repeats the lock. If a power
+/// loss reverts the release of a lock, the mount repeats the release.
 #[test]
 fn lock_and_unlock_survive_a_power_loss_of_metadata() {
     let mut hosts = Hosts::start(small(&[]), &["metadata-1"]);

@@ -1,12 +1,12 @@
-//! Power losses of each kind of host alone, and of all hosts at the same time, immediately after a
-//! change was acknowledged. Afterwards the tree must have exactly the contents that
-//! docs/semantics.md 3.1-3.5 promise.
+//! Power losses of each kind of host alone, and of all hosts at the same time, immediately after
+//! the acknowledgement of a change. After the power loss, the tree must have exactly the contents
+//! that docs/semantics.md 3.1-3.5 promise.
 //!
 //! The disks of the hosts have a volatile write cache (`skep_testkit::power`), so a missing sync of
 //! a service loses data. A program changes a tree on a mount and a local tree in the same way, and
-//! the test compares both after each power loss. The test prints the seeds of its random numbers,
-//! and `SKEP_TEST_SEED` sets the first seed. `SKEP_POWER_LOSSES` sets the number of power losses in
-//! each test, which is small in CI.
+//! the test compares the two trees after each power loss. The test prints the seeds of its random
+//! numbers, and `SKEP_TEST_SEED` sets the first seed. `SKEP_POWER_LOSSES` sets the number of power
+//! losses in each test, which is small in CI.
 
 mod changes;
 mod hosts;
@@ -25,7 +25,7 @@ const FILES: u64 = 16;
 /// The error number `EIO`.
 const IO_ERROR: i32 = 5;
 
-/// Returns one seed for each power loss.
+/// Returns a seed for each power loss.
 fn seeds() -> impl Iterator<Item = u64> {
     let count = std::env::var("SKEP_POWER_LOSSES").map_or(2, |it| it.parse().expect("a number"));
     let first = Random::seed_of_run();
@@ -33,7 +33,8 @@ fn seeds() -> impl Iterator<Item = u64> {
     first..first + count
 }
 
-/// Makes random changes on the mount before each power loss, and compares the trees afterwards.
+/// Makes random changes on the mount before each power loss, and compares the trees after the power
+/// loss.
 fn compare_after(
     hosts: &mut Hosts,
     syncs: Syncs,
@@ -69,8 +70,8 @@ fn synced_changes_survive_a_power_loss_of_storage() {
     hosts.end();
 }
 
-/// docs/semantics.md 3.5. Each handle reports the possible loss once, no matter which writes the
-/// disk has kept.
+/// docs/semantics.md 3.5. Each handle reports the possible loss once, whichever writes the disk has
+/// kept.
 #[test]
 fn unsynced_writes_are_reported_after_a_power_loss_of_storage() {
     let mut hosts = Hosts::start(small(&[]), &["storage-1"]);
@@ -124,7 +125,7 @@ impl Overwrite {
 }
 
 /// docs/semantics.md 3.3, 3.5. A power loss tears overwrites of synced bytes. The bytes outside the
-/// overwritten range do not change, each byte in this range is either the old or the new one, and
+/// overwritten range do not change, each byte in this range is either the old or the new byte, and
 /// no read fails. To achieve this, the target must sync the record of an overwrite (in the dirty
 /// log) before the overwrite.
 #[test]
@@ -177,8 +178,8 @@ fn all_changes_survive_a_power_loss_of_always_synced_metadata() {
     hosts.end();
 }
 
-/// docs/semantics.md 3.2, 3.3. Changes concern both targets, and one of the targets loses the
-/// changes that it has not synced.
+/// docs/semantics.md 3.2, 3.3. Changes concern two targets, and one target loses the changes that
+/// it has not synced.
 #[test]
 fn synced_changes_survive_the_loss_of_one_of_two_metadata_hosts() {
     let shape = Shape { metadata_targets: 2, ..small(&[]) };
@@ -204,7 +205,7 @@ fn all_changes_survive_a_power_loss_of_one_member_of_a_group() {
 }
 
 /// docs/semantics.md 3.2, 3.3. A power loss of all members reverts the changes that no member has
-/// synced. Afterwards both members have equal stores.
+/// synced. After the power loss, the two members have equal stores.
 #[test]
 fn synced_changes_survive_a_power_loss_of_a_whole_group() {
     let shape = Shape { metadata_targets: 2, ..small(&["--metadata-copies", "2"]) };

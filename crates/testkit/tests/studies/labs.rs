@@ -1,4 +1,4 @@
-//! Studies that run in a lab: in a lab of their own, or in a lab that already runs.
+//! Studies that run in a lab: in their own lab, or in a lab that already runs.
 
 use crate::{interrupt, journal_of, parse, prepare, runs_of, skep};
 use serde_json::{Value, json};
@@ -8,7 +8,7 @@ use skep_testkit::view::Typed;
 use skep_testkit::{Scratch, files};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A plan with short runs that write very little, in a lab of the study's own.
+/// A plan with short runs that write very little, in the study's own lab.
 const OWN: &str = "name = 'own'\ntitle = 'Own'\nrepetitions = 3\nblock = 3\n\
     lab = { shape = 'small', targets = 1, clients = 1 }\n\
     [factors]\ndata-size = '256KiB'\nhosts = 1\nprocesses = 2\ntransfer = '64KiB'\n\

@@ -64,9 +64,9 @@ fn prepare(plan: &str) -> (Scratch, PathBuf) {
     (scratch, study)
 }
 
-/// Starts a study in the scratch directory, and sends the signal of Ctrl-C to it after some runs.
-/// Calls `before_the_signal` just before. Returns the journal before the signal, and what the study
-/// has printed.
+/// Starts a study in the scratch directory, and sends the signal of Ctrl-C to this study after some
+/// runs. Calls `before_the_signal` just before the signal. Returns the journal before the signal,
+/// and the output of the study.
 fn interrupt(
     scratch: &Scratch,
     study: &Path,

@@ -11,7 +11,7 @@ const PLAN: &str = "name = 'x'\ntitle = 'A title'\nrepetitions = 10\n\
     [[experiment]]\nname = 'count'\ntitle = 'Who chooses?'\n\
     factors = { count = [2, 4], chooser = ['roundrobin', 'balanced'] }\n";
 
-/// Returns the journal of a study. In this study, files on both servers are twice as fast as files
+/// Returns the journal of a study. In this study, a file on both servers is twice as fast as a file
 /// on one server.
 fn journal() -> String {
     let first = json!({

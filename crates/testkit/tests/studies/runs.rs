@@ -28,7 +28,7 @@ fn study_measures_each_condition_as_often_as_planned() {
     check("study-run", &ended);
     assert_eq!((&ended["runs_done"], &ended["is_finished"]), (&json!(32), &json!(true)));
     assert!(scratch.join(ended["report"].text()).exists());
-    // If a complete study is resumed, it has no runs left.
+    // A resumed complete study has no runs left.
     let again = [&RUN[..], &["--resume", "--output", "ndjson"]].concat();
     let again = check_lines("study-run", &skep(scratch.path(), &again).expect_success());
     assert_eq!(again, ended);
@@ -107,7 +107,7 @@ fn study_shows_data_and_metadata_rates_in_one_table() {
     let ended = parse(&ended.expect_success());
     assert_eq!((&ended["runs_done"], &ended["is_finished"]), (&json!(18), &json!(true)));
     runs_of(&study).iter().for_each(check_operations);
-    // The runs on names have created their directories directly in this one.
+    // The metadata runs have created their directories directly in this directory.
     assert_eq!(files::read_dir(scratch.join("mount")).count(), 0, "cleared");
     let report = checked(scratch.path(), &["study", "report", "study"], "study-report");
     let table = report["report"]["table"].list();
@@ -176,7 +176,8 @@ fn interrupted_study_ends_after_its_run_and_resumes() {
     let count = runs_of(&study).len();
     assert!(count < 80, "the study was interrupted after {count} runs");
 
-    // An existing study can neither be started again nor be resumed with another plan.
+    // The command refuses to start an existing study a second time, and refuses to resume this
+    // study with another plan.
     let refused = skep(scratch.path(), &RUN);
     assert_eq!(refused.status.code(), Some(7), "the study exists already");
     assert!(refused.expect_failure().contains("--resume"));

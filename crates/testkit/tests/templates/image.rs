@@ -1,5 +1,6 @@
 //! The script `deploy/image/prepare.sh`, which prepares a host for an image. A host of the test
-//! plays the machine from which a user makes the image, and then a machine that starts from it.
+//! plays the machine from which a user makes the image, and then a machine that starts from this
+//! image.
 
 use super::{Cloud, TOKEN, directory, render};
 use skep_testkit::{PATIENCE, files, wait_for};
@@ -33,7 +34,7 @@ fn prepared_host_has_no_identity_and_boots_without_download() {
         host.run(&format!("sh /srv/prepare.sh --package /srv/skep.tar.gz {options}"))
     };
 
-    // The script refuses wrong directories before it changes anything.
+    // The script refuses wrong directories before it changes any file.
     let refused = [
         ("", "name a package and a root directory"),
         ("--root /srv", "is not the root directory of a host"),

@@ -1,5 +1,5 @@
-//! The manifests in `deploy/kubernetes`. A host of the test is a node. It runs the commands of the
-//! manifests' containers, each in a mount namespace of its own. The namespaces share the directory
+//! The manifests in `deploy/kubernetes`. A host of the test plays a node, and runs the commands of
+//! the manifests' containers, each in its own mount namespace. The namespaces share the directory
 //! of the mounts in the mode that the manifest names. A cluster runs on the same host.
 //!
 //! The test replaces Kubernetes and its container runtime, so it does not test images, limits and
@@ -27,7 +27,7 @@ fn text(value: &Value) -> &str {
     value.as_str().unwrap_or_else(|| panic!("no text: {value}"))
 }
 
-/// Returns a list of words as one line for a shell.
+/// Returns a list of words as a single line for a shell.
 fn line(words: &Value) -> String {
     let words = words.as_array().expect("a list").iter().map(text);
     words.map(|it| format!("'{}'", it.replace('\'', "'\\''"))).collect::<Vec<_>>().join(" ")
@@ -39,7 +39,7 @@ fn volumes(container: &Value) -> String {
     for mount in container["mounts"].as_array().expect("a list") {
         let path = text(&mount["path"]);
         if let Some(mode) = mount["secret"].as_u64() {
-            // The node shows the keys of a secret as links, so that it can replace all keys
+            // The node shows the keys of a secret as links, so that the node can replace all keys
             // atomically.
             let _ = write!(
                 script,
@@ -54,7 +54,8 @@ fn volumes(container: &Value) -> String {
             let _ = writeln!(script, "mkdir -p {path}; mount --rbind {host} {path}");
         }
         match text(&mount["propagation"]) {
-            // The directory of the node is shared, and its copy in a new namespace is too.
+            // The directory of the node is a shared mount, and its copy in a new namespace is also
+            // a shared mount.
             "Bidirectional" => {}
             "HostToContainer" => {
                 let _ = writeln!(script, "mount --make-rslave {path}");
@@ -159,7 +160,7 @@ fn pods_use_the_mount_of_a_daemon_set_and_its_successor() {
     let mounts = text(&mount["mounts"][0]["host"]);
     let mut node = Node::new(mounts);
 
-    // A pod that starts before the mount waits for it.
+    // A pod that starts before the mount waits for the mount.
     node.start("init", init);
     node.host.run("test -e /srv/init.status").expect_failure();
     node.start("mount", mount);
@@ -172,7 +173,7 @@ fn pods_use_the_mount_of_a_daemon_set_and_its_successor() {
     let look = format!("cat {mounts}/data/file");
     assert_eq!(node.host.run(&look).expect_success(), "kept\n");
 
-    // The mount crashes. The pod that runs gets the next mount.
+    // The mount crashes. The running pod gets the next mount.
     node.kill("mount", "KILL");
     assert_eq!(node.await_end("mount"), "137");
     node.within("program", "cat /skep/data/file").expect_failure();
@@ -180,7 +181,7 @@ fn pods_use_the_mount_of_a_daemon_set_and_its_successor() {
     node.await_success("program", "cat /skep/data/file");
     node.await_success("mount", &probe);
 
-    // The mount ends with its pod, and leaves nothing in the node or in other pods.
+    // The mount ends with its pod, and leaves no mount in the node or in other pods.
     node.kill("mount", "TERM");
     assert_eq!(node.await_end("mount"), "0");
     let left = "sh -c 'grep fuse.skep /proc/self/mounts || true'";

@@ -21,12 +21,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// Time limit for the boot of all hosts. It is long, because the machine may be busy with other
-/// work.
+/// Time limit for the boot of all hosts. The limit is long, because the machine may be busy with
+/// other work.
 const LONG: Duration = Duration::from_secs(300);
 /// Size in bytes of a disk.
 const DISK_BYTES: u64 = 400 << 20;
-/// A token that the test chooses before it creates the cluster.
+/// A token that the test chooses before the creation of the cluster.
 const TOKEN: &str = "skep1-0123456789abcdef0123456789abcdef-\
     00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
 
@@ -63,7 +63,7 @@ struct Cloud {
     /// The first three numbers of all addresses in the network.
     prefix: &'static str,
     sha256: String,
-    /// Whether hosts that are added reach a metadata service at the address that clouds use.
+    /// Whether further hosts reach a metadata service at the address that clouds use.
     has_metadata_service: bool,
 }
 

@@ -7,8 +7,8 @@ use skep_testkit::page::PageHost;
 use skep_testkit::{PATIENCE, wait_for};
 use std::collections::BTreeMap;
 
-/// The metadata service of Azure, as far as the user data asks it. A host whose address ends with
-/// an even number is in fault domain 0, any other host in fault domain 1.
+/// A replacement of Azure's metadata service, with the replies that the user data requests. A host
+/// whose address ends with an even number is in fault domain 0, any other host in fault domain 1.
 const METADATA_SERVICE: &str = r#"
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
@@ -26,7 +26,8 @@ class Service(BaseHTTPRequestHandler):
 HTTPServer(("169.254.169.254", 80), Service).serve_forever()
 "#;
 
-/// Starts the metadata service on the web server. Hosts that are added later can reach the service.
+/// Starts the metadata service on the web server. Hosts that the test adds after this call can
+/// reach the service.
 fn start_metadata_service(cloud: &mut Cloud) {
     cloud.web.run("ip addr add 169.254.169.254/32 dev eth0").expect_success();
     // The web server of the package listens on all addresses.
@@ -45,7 +46,7 @@ fn start_metadata_service(cloud: &mut Cloud) {
     cloud.has_metadata_service = true;
 }
 
-/// Returns the first address and the failure domain of each node of one kind.
+/// Returns the first address and the failure domain of each node of the kind `kind`.
 fn domains(host: &PageHost, kind: &str) -> BTreeMap<String, Option<String>> {
     let list = host.run("skep node list --cluster 10.75.0.10 --output json").expect_success();
     let list: Value = serde_json::from_str(&list).expect("JSON");
@@ -82,8 +83,8 @@ fn scale_set_servers_get_failure_domains_from_the_cloud() {
 fn node_script_formats_the_named_logical_volumes() {
     let mut cloud = Cloud::new("10.75.0");
     let at = cloud.add("all", 10, 3);
-    // Nodes of loop devices play the logical volumes. Two of them have the same name in two volume
-    // groups.
+    // Nodes of loop devices play the logical volumes. Two of these volumes have the same name in
+    // two volume groups.
     cloud.hosts[at]
         .run(
             "cd /dev; mkdir vg1 vg2; mv nvme1n1 vg1/data; mv nvme2n1 vg2/names\n\

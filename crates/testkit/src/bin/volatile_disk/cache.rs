@@ -1,15 +1,18 @@
-//! The volatile write cache: two images of the disk, and the writes that only one of them contains.
+//! The volatile write cache: two images of the disk, and the writes that only one of the images
+//! contains.
 //!
-//! The image `live` contains every write, and reads use it. The image `durable` contains the bytes
-//! that no power loss can destroy. A write is in `unflushed` until a flush copies it to `durable`.
+//! The image `live` contains every write, and reads use this image. The image `durable` contains
+//! the bytes that no power loss can destroy. A write is in `unflushed` until a flush copies the
+//! write to `durable`.
 //!
 //! # Invariants
 //! - While the power is on, `live` equals `durable` after all writes in `unflushed` were applied in
 //!   order.
 //! - While the power is off, `durable` does not change.
 //!
-//! `check_invariants` checks the first invariant. It reads both images, so only the unit tests call
-//! it. Held by the test `writes_between_power_loss_and_restore_are_discarded`: the second one.
+//! `check_invariants` checks the first invariant. This function reads both images, so only the unit
+//! tests call it. The test `writes_between_power_loss_and_restore_are_discarded` checks the second
+//! invariant.
 
 use skep_testkit::Random;
 use std::fmt;
@@ -18,8 +21,8 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
-/// Maximum number of unflushed bytes. If there are more, the cache writes the older half to
-/// `durable`, as the cache of a real disk does when it is full.
+/// Maximum number of unflushed bytes. When the cache exceeds this limit, it writes the older half
+/// of the writes to `durable`, as a real disk does when its cache is full.
 const MAX_UNFLUSHED_BYTES: usize = 256 << 20;
 
 #[derive(Debug)]
@@ -122,7 +125,7 @@ impl Cache {
         self.write_out(self.unflushed.len())
     }
 
-    /// From now on, acknowledges flushes without carrying them out.
+    /// Makes the disk acknowledge all later flushes without carrying them out.
     pub(crate) fn ignore_flushes(&mut self) {
         self.ignores_flushes = true;
     }
@@ -135,10 +138,10 @@ impl Cache {
         Ok(())
     }
 
-    /// Simulates a power loss. With a probability of one quarter, it drops all unflushed writes.
-    /// Otherwise it drops each unflushed write with a probability of one half, and keeps or tears
-    /// the others. A torn write loses some of its sectors of `sector` bytes. A second power loss
-    /// before [`Self::restore`] changes nothing.
+    /// Simulates a power loss. With a probability of one quarter, the power loss drops all
+    /// unflushed writes. Otherwise the power loss drops each unflushed write with a probability of
+    /// one half, and keeps or tears the remaining writes. A torn write loses some of its sectors of
+    /// `sector` bytes. A second power loss before the next [`Self::restore`] changes nothing.
     pub(crate) fn lose_power(&mut self, sector: usize) -> io::Result<Losses> {
         let mut losses = Losses::default();
         if self.lost.is_some() {
@@ -191,7 +194,7 @@ impl Cache {
     }
 
     /// Turns the power on again. Reads then return the bytes that the power loss did not destroy.
-    /// Does nothing if there was no power loss.
+    /// Does nothing while the power is on.
     pub(crate) fn restore(&mut self) -> io::Result<()> {
         let mut bytes = Vec::new();
         for (offset, len) in self.lost.take().unwrap_or_default() {
@@ -257,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn power_loss_keeps_flushed_writes_and_may_drop_later_ones() {
+    fn power_loss_keeps_flushed_and_may_drop_unflushed_writes() {
         let scratch = Scratch::new();
         let (mut dropped, mut kept) = (0, 0);
         for seed in 0..64 {
@@ -277,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn torn_writes_consist_of_whole_old_and_new_sectors() {
+    fn torn_write_leaves_each_sector_either_old_or_new() {
         let scratch = Scratch::new();
         let mut mixed = 0;
         for seed in 0..64 {

@@ -1,9 +1,9 @@
-//! A FUSE server for one file, which is the root of its own mount. It supports only the requests
-//! that a loop device causes.
+//! A FUSE server for one file, which is the root of its own mount. The server supports only the
+//! requests that a loop device causes.
 //!
 //! The file is open for direct I/O, so the kernel has no cache between the loop device and this
-//! program. A request that the server does not support fails with `ENOSYS`, and the kernel does not
-//! send it again. For example, the kernel then writes zeros instead of requesting to zero a range.
+//! program. The server refuses other requests with `ENOSYS`, and the kernel does not repeat such a
+//! request. For example, the kernel then writes zeros instead of requesting to zero a range.
 //!
 //! # Source
 //! `include/uapi/linux/fuse.h`

@@ -1,25 +1,25 @@
 //! The program behind `skep_testkit::power::Disk`: a disk with a volatile write cache.
 //!
-//! Serves one file over FUSE. A loop device on this file is the disk. The kernel sends each flush
-//! of the loop device as an `fsync` of the file. Writes since the last flush are only in the cache
-//! (`cache.rs`). A power loss drops, keeps or tears each of them.
+//! This program serves one file over FUSE. A loop device on this file is the disk. The kernel sends
+//! each flush of the loop device as an `fsync` of the file. Writes since the last flush are only in
+//! the cache (`cache.rs`). A power loss drops, keeps or tears each of these writes.
 //!
-//! The program is a separate process. If the test itself served the file and waited for this file
-//! system, the test could not be killed. The program ends at the end of its standard input, which
-//! also happens if the test is killed. It then unmounts the file system on the disk and its own
-//! file, and every later access fails.
+//! The program is a separate process. A test that served the file itself and waited for this file
+//! system could not be killed. The program ends at the end of its standard input, also after a kill
+//! of the test. At its end, the program unmounts the file system on the disk and its own file, so
+//! every later access fails.
 //!
 //! Usage: `skep-volatile-disk FILE LIVE DURABLE BYTES SEED MOUNT-POINT`. `LIVE` and `DURABLE` are
-//! equal images of `BYTES` bytes. `FILE` is an empty file, and the program mounts the disk over it.
-//! `MOUNT-POINT` is the later mount point of the file system on the disk. Each line of the standard
-//! input is a command, and the program replies with one line:
-//! - `ignore-flushes`: from now on, the disk acknowledges flushes without carrying them out
-//! - `slow MILLISECONDS`: from now on, each read, write and flush takes at least this time, one
-//!   after the other
-//! - `stall`: from now on, no request completes
+//! equal images of `BYTES` bytes. `FILE` is an empty file, and the program mounts the disk over
+//! this file. `MOUNT-POINT` is the later mount point of the file system on the disk. Each line of
+//! the standard input is a command, and the program replies with one line:
+//! - `ignore-flushes`: after this command, the disk acknowledges flushes without carrying them out
+//! - `slow MILLISECONDS`: after this command, the disk carries out one request at a time, and each
+//!   read, write and flush takes at least this time
+//! - `stall`: after this command, no request completes
 //! - `lose SECTOR`: the disk loses its power. A torn write loses some sectors of length `SECTOR`.
-//!   Ends a stall and a slow phase. Until the next `restore`, write requests succeed and have no
-//!   effect.
+//!   The command also ends a stall and a slow phase. Until the next `restore`, write requests
+//!   succeed and have no effect.
 //! - `restore`: the disk gets its power again, with the contents that the power loss did not
 //!   destroy. No loop device may use the file during this command.
 
@@ -86,7 +86,7 @@ fn control(cache: &Mutex<Cache>) -> Outcome {
 }
 
 /// Removes the mounts that a killed test has left. Ignores errors, because a test that was not
-/// killed has already removed them.
+/// killed has already removed these mounts.
 fn unmount(paths: [&str; 2]) {
     for path in paths {
         let _result = Command::new("umount").args(["--lazy", path]).output();

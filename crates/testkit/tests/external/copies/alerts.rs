@@ -1,5 +1,6 @@
-//! A fault arrives in a real Alertmanager as one alert, and its end resolves the alert. A receiver
-//! behind Alertmanager gets one notification of the start and one of the end.
+//! A fault arrives in a real Alertmanager as one alert, and the end of the fault resolves the
+//! alert. A receiver behind Alertmanager gets one notification of the start and one notification of
+//! the end.
 
 use super::{PATIENCE, Running, ask};
 use crate::prometheus::Prometheus;
@@ -19,14 +20,15 @@ use std::sync::mpsc::{Receiver, channel};
 /// The alert about the service that the test suspends.
 const RULE: &str = "service-unreachable";
 /// An alert that follows from the same fault. The Alertmanager rules in this repository suppress
-/// it.
+/// this alert.
 const CONSEQUENCE: &str = "target-offline";
 
 /// A notification receiver of Alertmanager: an HTTP server of the test.
 struct Notified {
     address: String,
     requests: Receiver<Value>,
-    /// All alerts in the requests, in their order: the rule or the name, and whether it has ended.
+    /// All alerts in the requests, in their order: the rule or the name of the alert, and whether
+    /// the alert has ended.
     alerts: Vec<(String, bool)>,
 }
 
@@ -40,7 +42,7 @@ impl Notified {
                 let Some(request) = HttpRequest::read(&stream, PATIENCE) else { continue };
                 let body = serde_json::from_slice(&request.body).expect("JSON");
                 let reply = b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";
-                // Alertmanager repeats a request whose reply it does not get.
+                // Alertmanager repeats a request if it gets no reply.
                 let is_replied = stream.write_all(reply).is_ok();
                 if is_replied && sender.send(body).is_err() {
                     return;
@@ -62,8 +64,8 @@ impl Notified {
         &self.alerts
     }
 
-    /// Waits for a notification that the alert of the test has begun, or (if `is_ended`) that it
-    /// has ended.
+    /// Waits for a notification that the alert of the test has begun, or (if `is_ended`) that this
+    /// alert has ended.
     fn wait_for(&mut self, is_ended: bool) {
         let what = format!("a notification about {RULE}, ended: {is_ended}");
         wait_for(&what, PATIENCE, || {
@@ -131,7 +133,7 @@ fn start_prometheus(directory: &Path, monitor: &str, alertmanager: &str) -> Prom
     prometheus
 }
 
-/// The alerts of the monitor arrive by way of Prometheus.
+/// The alerts of the monitor reach Alertmanager by way of Prometheus.
 pub(crate) fn begin_and_end_by_prometheus(_: &()) {
     let cluster = Cluster::start(Shape { monitor: true, ..Shape::default() });
     let monitor = files::read_to_string(cluster.data().join("monitor/address"));
@@ -150,7 +152,7 @@ pub(crate) fn begin_and_end_by_prometheus(_: &()) {
     cluster.stop();
 }
 
-/// The monitor sends its alerts to Alertmanager by itself.
+/// The monitor itself sends its alerts to Alertmanager.
 pub(crate) fn begin_and_end_by_the_monitor(_: &()) {
     let scratch = Scratch::new();
     let mut notified = Notified::start();
@@ -172,9 +174,9 @@ pub(crate) fn begin_and_end_by_the_monitor(_: &()) {
     cluster.stop();
 }
 
-/// Suspends a service until its alert has reached Alertmanager and the receiver. Then resumes the
-/// service, and waits until the alert has ended at Alertmanager and at the receiver. Calls `during`
-/// while the alert is active.
+/// Suspends a service until its alert has reached Alertmanager and the receiver. After that,
+/// resumes the service, and waits until the alert has ended at Alertmanager and at the receiver.
+/// Calls `during` while the alert is active.
 fn check(
     cluster: &Cluster,
     alertmanager: &Alertmanager,

@@ -1,6 +1,6 @@
-//! Ganglia's own programs read the metrics of the monitor. `gmetad` stores them together with the
-//! metrics of a real `gmond`, and `gstat` lists the servers. The monitor's XML document matches the
-//! document type that `gmond` declares in its own document.
+//! Ganglia's own programs read the metrics of the monitor. `gmetad` stores these metrics together
+//! with the metrics of a real `gmond`, and `gstat` lists the servers. The monitor's XML document
+//! matches the document type that `gmond` declares in its own document.
 
 use super::{PATIENCE, Running, free_addresses, port, read_all};
 use crate::text;
@@ -133,7 +133,7 @@ pub(crate) fn programs_read_each_server(_: &()) {
         assert!(expected.iter().any(|(_, metric)| *metric == free), "{free}: {expected:?}");
     }
     expected.insert((OTHER_HOST.into(), OTHER_METRIC.into()));
-    // A later document may have more metrics than `document`.
+    // A document that `gmond` sends after `document` may have more metrics.
     let mut missing = Vec::new();
     let is_complete = skep_testkit::eventually(PATIENCE, || {
         let stored = metrics(&read_all(&xml)?);

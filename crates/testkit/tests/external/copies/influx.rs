@@ -111,7 +111,7 @@ struct Recorded {
     refusals: Vec<String>,
 }
 
-/// A server that passes writes to InfluxDB, and keeps a copy of each one that InfluxDB accepts.
+/// A server that passes writes to InfluxDB, and keeps a copy of each write that InfluxDB accepts.
 struct Recorder {
     address: String,
     recorded: Arc<Mutex<Recorded>>,
@@ -203,15 +203,16 @@ fn write_as_job(directory: &Path) {
     run("env", std::iter::once("SLURM_JOB_ID=4711").chain(words));
 }
 
-/// Returns the ids of the objects of a measurement. `by` selects one grouping of the load.
+/// Returns the ids of the objects of a measurement. The caller selects a grouping of the load with
+/// `by`.
 fn ids(points: &Points, measurement: &str, by: Option<&str>) -> BTreeSet<String> {
     let is_it = |tags: &BTreeMap<String, String>| by.is_none_or(|by| tags["by"] == by);
     let series = points.keys().filter(|(name, tags)| name == measurement && is_it(tags));
     series.map(|(_, tags)| tags["id"].clone()).collect()
 }
 
-/// InfluxDB has exactly the points that the monitor has written. They name each target and each
-/// server, and count the bytes of the test's job.
+/// InfluxDB has exactly the points that the monitor has written. These points name each target and
+/// each server, and count the bytes of the test's job.
 pub(crate) fn has_every_point(_: &()) {
     let mut cluster = Cluster::start(Shape::default());
     let scratch = Scratch::new();

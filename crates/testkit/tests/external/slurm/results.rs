@@ -1,15 +1,15 @@
 //! Jobs of an ordinary user whose scripts name input and results in their lines. The prolog copies
 //! the input, all nodes compute, and the epilog copies the results out: after the end of the job,
-//! and after `scancel`. If a node has died, its part of the data is lost. Then the copy fails with
-//! the reason, and the other nodes keep the data until it is discarded.
+//! and after `scancel`. The death of a node loses a part of the data. The copy of the results then
+//! fails with this reason, and the other nodes keep the data until an administrator discards it.
 
 use super::site::{PATIENCE, Slurm};
 use skep_testkit::ssh_site::SharedDirectory;
 use std::time::Duration;
 
 /// Time limit for the end of a job after the death of a node. Slurm ends the job when the node has
-/// been silent for `SlurmdTimeout`. Then the first node fails to copy, and the other nodes wait for
-/// a new attempt.
+/// been silent for `SlurmdTimeout`. After the end of the job, the copy of the first node fails, and
+/// the other nodes wait for a new attempt.
 const LONG: Duration = Duration::from_secs(600);
 
 /// Commands of a job. Each node encodes a part of the files in the input.
@@ -22,7 +22,8 @@ const COMPUTE: &str = "set -e; mkdir /mnt/ondemand/output\n\
     turn=$((turn + 1))\n\
     done'";
 
-/// Creates the input of the jobs, and the checksums of the results that a job must compute from it.
+/// Creates the input of the jobs, and the checksums of the results that a job must compute from
+/// this input.
 fn make_input(slurm: &Slurm, top: &str) {
     let script = format!(
         "mkdir {top}/input {top}/out; chown daemon {top}/out; cd {top}/input\n\
@@ -67,8 +68,8 @@ fn expect_saved(slurm: &Slurm, top: &str, job: &str) {
     );
 }
 
-/// Checks two jobs: one ends by itself, the other one is cancelled. In both cases, the results must
-/// be copied before the file system is removed.
+/// Checks a job that ends by itself, and a job that a user cancels. For both jobs, the epilog must
+/// copy the results before it removes the file system.
 pub(super) fn expect_results_of_ended_jobs(slurm: &Slurm, all: &[usize]) {
     let shared = SharedDirectory::new("results");
     let top = shared.path();
@@ -91,13 +92,13 @@ pub(super) fn expect_results_of_ended_jobs(slurm: &Slurm, all: &[usize]) {
     slurm.await_idle();
 }
 
-/// Checks a job that has lost a node. The user gets the reason, no node removes the data that is
-/// left, and nothing is left after the data was discarded.
+/// Checks a job that has lost a node. The user gets the reason, no node removes the remaining data,
+/// and nothing is left after an administrator has discarded the data.
 pub(super) fn expect_lost_node(slurm: &mut Slurm) {
     let shared = SharedDirectory::new("lost-node");
     let top = shared.path();
     make_input(slurm, top);
-    // Without this option, Slurm starts the job again.
+    // Without `--no-requeue`, Slurm would start the job a second time.
     let lines = format!("#SBATCH --no-requeue\n{}", lines(top));
     // The job runs no step on the node that the test kills, so only the death of this node ends the
     // job.

@@ -1,6 +1,6 @@
 //! A real Slurm on four nodes, each with its own network and root directory. The functions wait for
-//! states of jobs and nodes. If a state does not come in time, they panic with the states that they
-//! found.
+//! states of jobs and nodes. If a job or node does not reach a state in time, the function panics
+//! with the states that it found.
 
 use skep_testkit::page::{PageHost, PageNetwork};
 use skep_testkit::program::Finished;
@@ -150,7 +150,7 @@ impl Slurm {
         });
     }
 
-    /// Waits until all nodes are idle, so none of them is drained.
+    /// Waits until all nodes are idle, so no node is drained.
     pub(super) fn await_idle(&self) {
         self.await_nodes("idle", NODES);
     }
@@ -200,8 +200,8 @@ impl Slurm {
             .expect_success();
     }
 
-    /// Starts slurmd on a node whose slurmd has been killed. Then runs a job on all nodes, because
-    /// a job removes the files that the death has left on the node.
+    /// Starts slurmd on a node whose slurmd has been killed. After that, runs a job on all nodes,
+    /// because a job removes the files that the death has left on the node.
     pub(super) fn revive_node(&mut self, node: usize) {
         start(&mut self.nodes[node - 1], &format!("slurmd -D -N n{node}"));
         let job = self.submit("mountpoint /mnt/ondemand", "--constraint=skep");
