@@ -366,7 +366,7 @@ impl LogFile {
             Err(Errno::NOSPC | Errno::DQUOT) => {
                 let what = format!(
                     "cannot write to {}: the disk is full; management accepts no changes until \
-                     there is free space",
+                     this disk has free space",
                     self.path.display()
                 );
                 Err(Error::new(ErrorCode::NoSpace, what))
@@ -386,8 +386,8 @@ impl LogFile {
 
     fn failed(&self, problem: &str) -> Error {
         let what = format!(
-            "cannot write to {}: {problem}; this member stores nothing more until it is started \
-             again",
+            "cannot write to {}: {problem}; this member stores no further data until an \
+             administrator restarts it",
             self.path.display()
         );
         Error::new(ErrorCode::DeviceFailed, what)

@@ -463,8 +463,8 @@ impl<S: StateMachine> Member<S> {
             }
             _ => {
                 let what = format!(
-                    "cannot accept the part at {offset} of snapshot {}: the parts before it are \
-                     missing",
+                    "cannot accept the part at {offset} of snapshot {}: the parts before this part \
+                     are missing",
                     part.name
                 );
                 return Err(Error::new(ErrorCode::Protocol, what));

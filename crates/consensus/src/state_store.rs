@@ -123,8 +123,10 @@ impl<S: StateMachine> StateStore<S> {
 impl<S: StateMachine> Inner<S> {
     fn restore(&mut self, snapshot: &RaftSnapshot) -> Result<()> {
         if snapshot.cluster != self.cluster {
-            let what =
-                format!("cannot use the snapshot: it belongs to cluster {}", snapshot.cluster);
+            let what = format!(
+                "cannot use the snapshot: this snapshot belongs to cluster {}",
+                snapshot.cluster
+            );
             return Err(Error::new(ErrorCode::Corrupt, what));
         }
         self.machine.restore(&snapshot.state.0)?;

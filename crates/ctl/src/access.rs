@@ -148,8 +148,8 @@ impl ClusterQuery {
             (Some(name), _) => self.named(name),
             (None, [only]) => self.named(only),
             (None, [_, ..]) => Err(unknown(format!(
-                "cannot choose a cluster: client.toml has {}; name one with --cluster, or set \
-                 `cluster` in client.toml",
+                "cannot choose a cluster: client.toml has {}; name a cluster with --cluster, or \
+                 set `cluster` in client.toml",
                 names.join(", ")
             ))),
             (None, []) if may_exist(Path::new(TOKEN_OF_HOST)) => {

@@ -24,8 +24,8 @@ pub(crate) struct MonitorAddress {
 /// Returns the error for a reply that is not in the form of a monitor's reply.
 pub(crate) fn not_a_monitor(address: &str) -> Error {
     let what = format!(
-        "cannot read the reply of {address}: the service there is not a monitor of this \
-                 version"
+        "cannot read the reply of {address}: the service at this address is not a monitor of this \
+         version"
     );
     Error::new(ErrorCode::Protocol, what)
 }
@@ -46,8 +46,8 @@ impl MonitorAddress {
             return Ok(());
         }
         let what = format!(
-            "cannot use --monitor or --monitor-password-file without {option}: without it, the \
-             statistics come from the services, not from the monitor"
+            "cannot use --monitor or --monitor-password-file without {option}: without this \
+             option, the statistics come from the services, not from the monitor"
         );
         Err(Error::new(ErrorCode::InvalidArgument, what))
     }
@@ -62,8 +62,8 @@ impl MonitorAddress {
             return Ok(());
         }
         let what = format!(
-            "cannot use --monitor or --monitor-password-file with {option}: with it, the command \
-             asks only the services, not the monitor"
+            "cannot use --monitor or --monitor-password-file with {option}: with this option, the \
+             command asks only the services, not the monitor"
         );
         Err(Error::new(ErrorCode::InvalidArgument, what))
     }

@@ -118,15 +118,15 @@ pub(crate) fn mount_of_skep(directory: &Path) -> Result<MountEntry> {
         Some(MountEntry { kind, .. }) => Err(Error::new(
             ErrorCode::InvalidArgument,
             format!(
-                "cannot unmount {shown}: its file system has the type {kind}, and this command \
-                 unmounts only Skep; use `umount {shown}`"
+                "cannot unmount {shown}: the mounted file system has the type {kind}, and this \
+                 command unmounts only Skep; use `umount {shown}`"
             ),
         )),
         None => Err(Error::new(
             ErrorCode::NotFound,
             format!(
-                "cannot unmount {shown}: nothing is mounted on it; `findmnt -t {SKEP}` lists the \
-                 mounts of Skep on this host"
+                "cannot unmount {shown}: no file system is mounted on this directory; `findmnt -t \
+                 {SKEP}` lists the mounts of Skep on this host"
             ),
         )),
     }

@@ -226,7 +226,7 @@ fn entry_with(directory: &Path, inode: InodeId) -> Result<PathBuf> {
     }
     let what = format!(
         "cannot find the path of entry {inode}: {} has no entry with this id; if the file has \
-         several names, `find -inum {}` finds the others",
+         several names, `find -inum {}` finds the other names",
         directory.display(),
         inode.raw()
     );
@@ -236,8 +236,8 @@ fn entry_with(directory: &Path, inode: InodeId) -> Result<PathBuf> {
 /// Returns the error for an inode that does not exist or has no name.
 pub(crate) fn without_name(inode: InodeId) -> Error {
     let what = format!(
-        "cannot find the path of entry {inode}: no file or directory has this id, or its last \
-         name was removed while a program has it open"
+        "cannot find the path of entry {inode}: no file or directory has this id, or the file has \
+         lost its last name while a program has the file open"
     );
     Error::new(ErrorCode::NotFound, what)
 }
@@ -268,7 +268,7 @@ pub(crate) fn cluster_map(path: &Path) -> Result<Option<ClusterMap>> {
     }
     let what = format!(
         "cannot read the cluster map through the mount at {}: the cluster map changes too often; \
-         try again",
+         repeat the command",
         path.display()
     );
     Err(Error::new(ErrorCode::StaleMap, what))

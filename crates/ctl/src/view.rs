@@ -237,8 +237,8 @@ fn problem(map: &ClusterMap, target: &Target) -> Option<String> {
     if target.consistency == Consistency::Bad {
         let id = target.id.raw();
         return Some(format!(
-            "the target was marked as lost; list its files with `skep target files --paths \
-             {id}`, restore or remove them, then run `skep target remove {id}`"
+            "the target was marked as lost; list its files with `skep target files --paths {id}`, \
+             restore or remove these files, then run `skep target remove {id}`"
         ));
     }
     let group = map.group_of(target.id).map(|group| group.id);

@@ -91,8 +91,8 @@ pub async fn serve_pages(
                 let stream = Stream::of_client(stream, tls.as_deref()).inspect_err(|error| {
                     let peer = peer.map_or_else(|| "?".into(), |it| it.to_string());
                     tracing::warn!(
-                        "the page at {page} closed a connection from {peer}, since it cannot \
-                         encrypt it: {error}"
+                        "the page at {page} closed a connection from {peer}, since the page cannot \
+                         encrypt this connection: {error}"
                     );
                 });
                 let serving = async move {

@@ -136,7 +136,10 @@ impl ServerTls {
                 tracing::info!("new connections use the new certificate of {}", self.shown());
             }
             Err(error) => {
-                tracing::error!("the page keeps its former certificate: {error}; replace the files")
+                tracing::error!(
+                    "the page keeps its former certificate: {error}; replace the files of the \
+                     certificate"
+                )
             }
         }
     }

@@ -152,7 +152,7 @@ pub fn complete_records(owner: LogOwner, first: Lsn, bytes: &[u8]) -> Scan {
 /// - `Unsupported` if the segment has records of version 1.
 pub fn scan(owner: LogOwner, first: Lsn, bytes: &[u8]) -> Result<Scan> {
     if bytes.starts_with(&MAGIC_OF_VERSION_1) {
-        let what = "cannot read the log: its records have version 1, and this program reads \
+        let what = "cannot read the log: the records have version 1, and this program reads \
                     version 2; copy the files into a new cluster, with the program that wrote the \
                     log";
         return Err(Error::new(ErrorCode::Unsupported, what));
@@ -166,7 +166,7 @@ pub fn scan(owner: LogOwner, first: Lsn, bytes: &[u8]) -> Result<Scan> {
             ErrorCode::Corrupt,
             format!(
                 "record {next} at byte {end} is damaged, although record {} confirms that it was \
-                synced; restore this target from a copy of its directory",
+                 synced; restore this target from a copy of its directory",
                 witness.lsn
             ),
         ));

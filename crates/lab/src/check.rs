@@ -58,8 +58,8 @@ pub(crate) fn check(name: &str, description: &Description) -> Result<()> {
         let paths = std::env::var_os("PATH").unwrap_or_default();
         if !std::env::split_paths(&paths).any(|path| path.join(program).exists()) {
             let what = format!(
-                "cannot start a lab: program '{program}' is not installed; install \
-                                it (Debian package {package})"
+                "cannot start a lab: program '{program}' is not installed; install the Debian \
+                 package {package} or its equivalent"
             );
             return Err(refused(ErrorCode::Unsupported, what));
         }
@@ -119,15 +119,15 @@ fn check_name_is_free(name: &str, description: &Description) -> Result<()> {
         return Err(refused(
             ErrorCode::Exists,
             format!(
-                "cannot start lab '{name}': a lab with this name {what}; remove it with `skep lab \
-                 down --name {name}`, or choose another --name"
+                "cannot start lab '{name}': a lab with this name {what}; remove that lab with \
+                 `skep lab down --name {name}`, or choose another --name"
             ),
         ));
     }
     if let Some(namespace) = namespaces_of(name).first() {
         let what = format!(
             "cannot start lab '{name}': the network namespace {namespace} of an earlier lab still \
-             exists; remove it with `skep lab down --name {name}`"
+             exists; remove that lab with `skep lab down --name {name}`"
         );
         return Err(refused(ErrorCode::Exists, what));
     }

@@ -115,7 +115,8 @@ pub(crate) fn remove(lab: &str, directory: &Path) -> Result<bool> {
     for mount in mounts_below(directory)? {
         if mount.point != directory || mount.source != own {
             let what = format!(
-                "cannot remove the data of the lab: {} of {} is mounted at {}; unmount it first",
+                "cannot remove the data of the lab: {} of {} is mounted at {}; unmount this file \
+                 system first",
                 mount.source,
                 lab,
                 mount.point.display()
@@ -135,8 +136,8 @@ pub(crate) fn remove(lab: &str, directory: &Path) -> Result<bool> {
     }
     if lab_of(directory).as_deref() != Some(lab) {
         let what = format!(
-            "cannot remove {}: this directory is not marked as the data of lab '{lab}'; check its \
-             contents, and remove it by hand",
+            "cannot remove {}: this directory is not marked as the data of lab '{lab}'; check the \
+             contents of this directory, and remove the directory by hand",
             directory.display()
         );
         return Err(Error::new(ErrorCode::Exists, what));

@@ -176,8 +176,8 @@ fn remove_run(lab: &str, run: &Path) -> Result<()> {
     };
     if let Some(mount) = data::mounts_below(run)?.first() {
         let what = format!(
-            "cannot remove the lab: {} is still mounted; unmount it, and run `skep \
-                            lab down` again",
+            "cannot remove the lab: {} is still mounted; unmount this directory, and then repeat \
+             `skep lab down`",
             mount.point.display()
         );
         return Err(Error::new(ErrorCode::InUse, what));

@@ -99,7 +99,8 @@ pub fn run(
     on_line: &mut dyn FnMut(&str, Stream, &[u8]),
 ) -> Result<Run> {
     if command.is_empty() || hosts.is_empty() {
-        let what = "cannot run a command in the lab: the command or the host is missing; name both";
+        let what = "cannot run a command in the lab: the command or the host is missing; name a \
+                    host and a command";
         return Err(Error::new(ErrorCode::InvalidArgument, what));
     }
     let before: Vec<_> =

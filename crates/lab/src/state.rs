@@ -179,7 +179,7 @@ impl State {
                 let others: Vec<String> = names().into_iter().collect();
                 let what = match others.as_slice() {
                     [] => format!(
-                        "cannot find lab '{name}': this host has no lab; `skep lab up` starts one"
+                        "cannot find lab '{name}': this host has no lab; `skep lab up` starts a lab"
                     ),
                     _ => format!(
                         "cannot find lab '{name}': the labs of this host are {}",

@@ -77,7 +77,11 @@ fn claim(state: &mut State) -> Result<()> {
     fs::create_dir_all(STATE_ROOT).map_err(named)?;
     match fs::create_dir(&run) {
         Err(error) if error.kind() == ErrorKind::AlreadyExists => {
-            let what = format!("cannot start lab '{}': another process is starting it", state.name);
+            let what = format!(
+                "cannot start lab '{}': another process is starting this lab; wait for the end of \
+                 that start",
+                state.name
+            );
             return Err(Error::new(skep_types::ErrorCode::Exists, what));
         }
         result => result.map_err(named)?,

@@ -141,7 +141,7 @@ fn create_empty(directory: &Path) -> Result<()> {
     }
     let what = format!(
         "cannot write a copy to {}: the directory is not empty; name a new directory, or move this \
-         one away",
+         directory away",
         directory.display()
     );
     Err(Error::new(ErrorCode::Configuration, what))

@@ -280,8 +280,8 @@ pub(crate) fn read(path: &Path, cluster: ClusterId) -> Result<StoredState<Machin
     let empty = Machine::new(ClusterState::new(cluster));
     if !has_log(path) && !has_snapshot(path) {
         let what = format!(
-            "cannot read the state of management: {} has none; restore this directory from a \
-             backup, or name the directory of another management node",
+            "cannot read the state of management: {} has no such state; restore this directory \
+             from a backup, or name the directory of another management node",
             path.display()
         );
         return Err(Error::new(ErrorCode::Configuration, what));

@@ -49,8 +49,8 @@ impl Refusal {
                 }
                 Some(Refused::Later(error)) => {
                     tracing::warn!(
-                        "this management node was removed, and stops: {error}. Disable its \
-                         service, so that the service does not start again"
+                        "this management node was removed, and stops: {error}. Disable the service \
+                         of this node, so that the service does not restart"
                     );
                     return Ok(());
                 }

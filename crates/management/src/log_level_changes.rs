@@ -41,7 +41,7 @@ impl LogLevelChanges {
         if inner.orders.len() >= MAX_LOG_ORDERS {
             let context = format!(
                 "cannot change the log level of client {client}: {MAX_LOG_ORDERS} changes of log \
-                 levels wait already; repeat the command later"
+                 levels are already waiting; repeat the command after some seconds"
             );
             return Err(Error::new(ErrorCode::LimitReached, context));
         }

@@ -57,7 +57,7 @@ impl StateMachine for Machine {
         let proposal = Proposal::from_bytes(command).map_err(|error| {
             let what = format!(
                 "cannot read a change in the log of management: {error}; a management node with a \
-                 newer version of Skep wrote it: install that version on this host"
+                 newer version of Skep wrote this change: install that version on this host"
             );
             Error::new(ErrorCode::Unsupported, what)
         })?;

@@ -40,8 +40,8 @@ impl TokenFile {
         if self.is_alone && *former != self.own && !common.is_empty() {
             tracing::info!(
                 "the addresses of management change from {} to {}, and services and mounts still \
-                 reach it at {}; `skep cluster token --cluster DIRECTORY` prints the token with \
-                 the new addresses for new hosts",
+                 reach management at {}; `skep cluster token --cluster DIRECTORY` prints the token \
+                 with the new addresses for new hosts",
                 former.join(", "),
                 self.own.join(", "),
                 common.join(", ")

@@ -152,8 +152,8 @@ impl Catalogue {
     pub fn add(&mut self, file: &str, text: &str) -> Result<()> {
         let read: File = toml::from_str(text).map_err(|error| {
             invalid(format!(
-                "cannot read catalogue {file}: {}; compare it with `skep plan catalogue --print-file \
-                 own.toml`",
+                "cannot read catalogue {file}: {}; compare this file with the example that `skep \
+                 plan catalogue --print-file own.toml` writes",
                 error.to_string().trim()
             ))
         })?;
@@ -205,8 +205,7 @@ impl Catalogue {
             check(
                 it.disks == 0 || it.disk.is_some(),
                 &it.name,
-                "the server has disks, so `disk` \
-                must name their type",
+                "the server has disks, so `disk` must name their type",
             );
             if let Some(disk) = &it.disk {
                 check(it.disks > 0, &it.name, "disks must be greater than 0");

@@ -129,7 +129,8 @@ fn check(needs: &Needs) -> Result<()> {
     }
     if needs.capacity_tb == 0.0 && needs.rates.is_empty() {
         return Err(invalid(
-            "cannot propose a system: no need is named; name --capacity or a rate, such as --write",
+            "cannot propose a system: no option names a need; use --capacity or a rate, such as \
+             --write",
         ));
     }
     Ok(())
@@ -262,8 +263,8 @@ fn refusal(
     let mut changes = Vec::new();
     if options.is_empty() {
         changes.push(
-            "no server has enough disks for this redundancy; choose --redundancy none, or \
-                      another place"
+            "no server has enough disks for this redundancy; choose --redundancy none, or another \
+             place"
                 .to_owned(),
         );
     }
@@ -290,8 +291,8 @@ fn refusal(
                      prices with --catalogue"
                 .to_owned(),
             false => {
-                "no type of server meets all needs together, although it meets each need alone; \
-                 lower one need"
+                "no single type of server meets all needs, although some type meets each need \
+                 alone; lower one need"
                     .to_owned()
             }
         });

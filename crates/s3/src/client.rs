@@ -271,7 +271,9 @@ impl Client {
             let mut md5 = Md5::new();
             each(content, false, |bytes| md5.update(bytes))?;
             if hex(&md5.finalize()) != expected {
-                return Err(damaged("the service has stored other bytes than those of the file"));
+                return Err(damaged(
+                    "the bytes that the service has stored differ from the bytes of the file",
+                ));
             }
         }
         Ok((etag, digests.crc))

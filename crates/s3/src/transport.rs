@@ -139,8 +139,8 @@ pub(crate) fn tls_problem(error: &ureq::Error, authority: &str) -> Option<Error>
             format!("{certificate}: {error}; ask the administrator of the service for another one")
         }
         rustls::Error::InvalidMessage(_) => format!(
-            "cannot use https with {authority}: its replies are not TLS; check the port in \
-             --s3-endpoint, or use http:// in a trusted network"
+            "cannot use https with {authority}: the replies of this server are not TLS; check the \
+             port in --s3-endpoint, or use http:// in a trusted network"
         ),
         _ => return None,
     };
@@ -169,7 +169,7 @@ mod tests {
             assert!(text.contains(words) && text.contains("store:9000"), "{words}: {text}");
         }
         let text = problem(rustls::InvalidMessage::InvalidContentType.into()).expect("an error");
-        assert!(text.contains("its replies are not TLS"), "{text}");
+        assert!(text.contains("the replies of this server are not TLS"), "{text}");
         assert!(problem(rustls::Error::HandshakeNotComplete).is_none());
         let cut = ureq::Error::Io(std::io::ErrorKind::ConnectionReset.into());
         assert!(tls_problem(&cut, "store").is_none());

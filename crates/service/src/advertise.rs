@@ -154,9 +154,9 @@ fn ambiguous(several: &[HostAddress]) -> Error {
     Error::new(
         ErrorCode::Configuration,
         format!(
-            "cannot choose the address for other hosts: this host has the addresses {}, and none \
-             of them is on a default route; name one or several addresses, best first, with \
-             --advertise ADDRESS",
+            "cannot choose the address for other hosts: this host has the addresses {}, and no \
+             address is on a default route; name one or several addresses, the best address first, \
+             with --advertise ADDRESS",
             list(several)
         ),
     )

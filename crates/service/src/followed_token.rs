@@ -86,7 +86,7 @@ fn read_beside_former(file: &Path) -> Result<JoinToken> {
     if std::fs::metadata(file).is_ok_and(|found| !found.is_file()) {
         let what = format!(
             "cannot follow changes of the join token {}: this is not a regular file; to change the \
-             token, start this process again",
+             token, restart this process",
             file.display()
         );
         return Err(Error::new(ErrorCode::Configuration, what));
@@ -191,8 +191,8 @@ impl FollowedToken {
             self.use_secrets(&self.proven);
             return self.report(format!(
                 "cannot use the changed token: management refuses the token in {file}: {}; this \
-                 process continues with the previous token, and tries the token in the file again \
-                 when the file changes, and every {again} s",
+                 process continues with the previous token, and repeats the attempt when the file \
+                 changes, and every {again} s",
                 error.context()
             ));
         }
@@ -200,7 +200,8 @@ impl FollowedToken {
         self.use_secrets(&both);
         self.report(format!(
             "cannot prove the changed token in {file} to management: {}; until management accepts \
-             it, this process uses the previous token as well, and tries again every {again} s",
+             the token, this process also uses the previous token, and repeats the attempt every \
+             {again} s",
             error.context()
         ));
     }
@@ -372,7 +373,7 @@ mod tests {
         write_lines(&file, &[new.to_text()]);
         let silent = Some(ErrorCode::Disconnected);
         let error = look(&mut followed, || read_token(&file), silent).unwrap();
-        assert!(error.contains("uses the previous token as well"), "{error}");
+        assert!(error.contains("also uses the previous token"), "{error}");
         assert_eq!(held(&old.secrets), [old_secret.clone(), new_secret]);
         followed.prove_at = Some(skep_env::now());
         let refusal = Some(ErrorCode::AuthenticationFailed);

@@ -43,8 +43,8 @@ impl Links {
 
     async fn measure(&self, request: MeasureLink, time_left: Duration) -> Result<MeasureLinkReply> {
         if self.is_measuring.replace(true) {
-            let problem = "cannot measure the network: this node runs another measurement; try \
-                           again after the end of that measurement";
+            let problem = "cannot measure the network: this node runs another measurement; repeat \
+                           the command after the end of that measurement";
             return Err(Error::new(ErrorCode::InUse, problem));
         }
         let _measuring = MeasuringGuard(&self.is_measuring);

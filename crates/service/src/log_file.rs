@@ -75,8 +75,8 @@ impl LogOutput {
             Ok(()) => *self = Self::new(self.limit),
             Err(error) => {
                 self.warn_once(&format!(
-                    "cannot open {} again after it was renamed, so the log continues in the \
-                     renamed file: {error}",
+                    "cannot create a new log file {} after a rename of the log file, so the \
+                     log continues in the renamed file: {error}",
                     file.path.display()
                 ));
                 self.file = Some(file);
@@ -107,7 +107,7 @@ impl LogOutput {
                 // after `limit` more bytes.
                 self.size = line;
                 self.warn_once(&format!(
-                    "cannot rename the log file, so it grows beyond its limit: {error}"
+                    "cannot rename the log file, so this file grows beyond its limit: {error}"
                 ));
             }
         }

@@ -77,7 +77,7 @@ pub fn start(filter: &str, limit: ByteSize) -> Result<()> {
     if skep_metrics::is_off() {
         tracing::warn!(
             "the statistics of this process are off, so that metrics, `skep stats` and `skep why` \
-             lack its operations; unset {} to turn them on",
+             lack the operations of this process; unset {} to turn the statistics on",
             skep_metrics::STATISTICS_VARIABLE
         );
     }

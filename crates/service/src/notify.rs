@@ -12,7 +12,7 @@ pub fn ready() {
     if let Err(error) = send(b"READY=1") {
         tracing::warn!(
             "cannot notify the service manager that this service is ready: {error}; the service \
-             works, but under systemd its unit stays in the state `activating`"
+             works, but under systemd the unit of the service stays in the state `activating`"
         );
     }
 }

@@ -189,8 +189,8 @@ impl Quarantine {
         }
         let what = format!(
             "cannot execute the request: the service panicked {panics} times when it executed this \
-             request; report the panic from the log of the service, and remove {} on its host to \
-             try again",
+             request; report the panic from the log of the service, and remove {} on the host of \
+             the service to allow another attempt",
             self.path.display()
         );
         Err(Error::new(ErrorCode::Io, what))

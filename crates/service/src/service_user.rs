@@ -222,7 +222,7 @@ impl ServiceUser {
         let mode = (metadata.mode() & 0o7707) | (access << 3);
         std::fs::set_permissions(path, Permissions::from_mode(mode)).map_err(io_failed(path))?;
         chown(path, None, Some(self.gid)).map_err(io_failed(path))?;
-        tracing::info!("the group of the user {} has access to {} now", self.name, path.display());
+        tracing::info!("the group of the user {} now has access to {}", self.name, path.display());
         Ok(())
     }
 
@@ -233,8 +233,8 @@ impl ServiceUser {
             let Ok(metadata) = std::fs::metadata(directory) else { continue };
             if !self.has_access(&metadata, ENTER) {
                 tracing::warn!(
-                    "the user {} cannot enter {}, so its service cannot reach {}: run `chmod o+x \
-                     {}`, or use another directory",
+                    "the user {} cannot enter {}, so the service of this user cannot reach {}: run \
+                     `chmod o+x {}`, or use another directory",
                     self.name,
                     directory.display(),
                     path.display(),

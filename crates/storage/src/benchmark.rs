@@ -314,7 +314,7 @@ impl Benchmark {
         let current = self.current.borrow();
         let Some(run) = current.as_ref().filter(|current| current.id == run) else {
             let problem = "cannot find the benchmark: no benchmark with this id runs on this \
-                           target; if the service was restarted, start the benchmark again";
+                           target; if the service was restarted, restart the benchmark";
             return Err(Error::new(ErrorCode::NotFound, problem));
         };
         run.asked.set(skep_env::now());

@@ -196,8 +196,8 @@ impl EventLoops {
             return Err(Error::new(ErrorCode::LimitReached, text));
         }
         if chosen.state.has_ended() {
-            let text = "cannot start a target: its event loop has just failed; the log names the \
-                        cause; restart the service";
+            let text = "cannot start a target: the event loop of this target has just failed; the \
+                        log names the cause; restart the service";
             return Err(Error::new(ErrorCode::Io, text));
         }
         chosen.state.targets.store(targets, Ordering::SeqCst);
@@ -233,8 +233,8 @@ impl EventLoop {
                 ),
                 // The threads that wait for the targets of the loop panic, see [`EventLoops::run`].
                 Err(error) if has_started.get() => tracing::error!(
-                    "the service aborts, since the event loop of its targets on the disk of {} \
-                     has failed: {error}; start the service again, unless systemd does so",
+                    "the service aborts, since the event loop of its targets on the disk of {} has \
+                     failed: {error}; restart the service, unless systemd restarts it",
                     directory.display()
                 ),
                 Err(error) => drop(failed.send(Err(error))),

@@ -246,7 +246,7 @@ async fn take_requests(served: Rc<ServedTarget>, socket: OwnedFd, peer: Peer) {
                 false => served.check(header, &peer),
                 true => Err(Error::new(
                     ErrorCode::Disconnected,
-                    "cannot complete the request: its connection has ended",
+                    "cannot complete the request: the connection of the request has ended",
                 )),
             };
             let requester = Requester {

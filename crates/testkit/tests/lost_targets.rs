@@ -142,7 +142,7 @@ fn reads_of_a_target_marked_as_lost_fail_immediately() {
     wait_for("the other target is served again", PATIENCE, || {
         // The refused command still lists the affected files.
         let tried = cluster.try_skep(&["target", "remove", "--lost", &served]);
-        tried.stdout.contains("serves it").then_some(())
+        tried.stdout.contains("serves this target").then_some(())
     });
     let wrong = refused(&["--confirm", "99", &id]);
     assert!(wrong.contains("another target"), "{wrong}");

@@ -56,7 +56,7 @@ fn token_can_be_replaced_and_revoked_while_mounts_are_in_use() {
     let foreign = secret_file("foreign", &with_other_secret(&files::read_to_string(&new)));
     let wrong = ["token", "install", "--token-file", &foreign, "--directory", &services[0]];
     let refused = skep(wrong).expect_failure();
-    assert!(refused.contains("management refuses it"), "{refused}");
+    assert!(refused.contains("management refuses this token"), "{refused}");
     assert_eq!(listed(&services[0]).as_array().map(Vec::len), Some(1), "nothing is written");
     for service in &services {
         let install = ["token", "install", "--token-file", &new, "--directory", service];

@@ -286,7 +286,7 @@ fn unknown_trace_id_is_refused_with_a_fix() {
     let cluster = Cluster::start(Shape::small());
     let not_found = cluster.try_skep(&["why", "--op", "77"]);
     assert_eq!(not_found.status.code(), Some(4), "{}", not_found.stderr);
-    let expected = "no service has a record of it";
+    let expected = "no service has a record of this operation";
     assert!(not_found.stderr.contains(expected), "{}", not_found.stderr);
     assert!(not_found.stderr.contains("`skep why` lists the slowest"), "{}", not_found.stderr);
     for arguments in [["--op", "t7"], ["--op", "0"]] {

@@ -209,7 +209,7 @@ fn ids_resolve_only_to_paths_that_the_user_may_list() {
 
     // The query fails for a file that has lost its last name, and for an invalid id.
     files::remove_file(cluster.path().join("a/moved"));
-    assert!(find(&id).expect_failure().contains("its last name was removed"));
+    assert!(find(&id).expect_failure().contains("has lost its last name"));
     assert!(find("nothing").expect_failure().contains("2A-1F"));
     drop(open);
     cluster.stop();

@@ -64,7 +64,7 @@ impl ChunkFileSet {
             return Ok(());
         }
         let text = format!(
-            "invalid set of chunk files: it contains a number that is not below {count}, the \
+            "invalid set of chunk files: the set contains a number that is not below {count}, the \
              number of chunk files of the stripe pattern"
         );
         Err(Error::new(ErrorCode::InvalidArgument, text))

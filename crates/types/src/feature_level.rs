@@ -19,8 +19,8 @@ impl ClusterMap {
         let what = format!(
             "cannot use this cluster: the cluster writes records of feature level {level}, and \
              this program reads records up to level {NEWEST_FEATURE_LEVEL}; install the version of \
-             Skep that the other hosts run (`skep node list` shows it), since the level of a \
-             cluster never falls"
+             Skep that the other hosts run (`skep node list` shows this version), since the level \
+             of a cluster never falls"
         );
         Err(Error::new(ErrorCode::VersionMismatch, what))
     }

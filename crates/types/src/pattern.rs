@@ -163,7 +163,8 @@ pub(crate) fn check_chunk_size(bytes: u64) -> Result<()> {
         let below = above / 2;
         // The size `1MB` means a million bytes, which is not a power of two.
         return Err(invalid(format!(
-            "the chunk size of {bytes} bytes is not a power of two; the nearest ones are {} and {}",
+            "the chunk size of {bytes} bytes is not a power of two; the nearest powers of two are \
+             {} and {}",
             binary(below),
             binary(above)
         )));
@@ -185,8 +186,8 @@ fn binary(bytes: u64) -> String {
 pub(crate) fn check_inline_end(next_start: Option<u64>) -> Result<()> {
     match next_start {
         None => Err(invalid(
-            "missing component after the inline bytes: add one that starts at their end, at most \
-             at 64 KiB, as in inline/from=4KiB",
+            "missing component after the inline bytes: add a component that starts at the end of \
+             the inline bytes, at most at 64 KiB, as in inline/from=4KiB",
         )),
         Some(end) if !end.is_multiple_of(INLINE_UNIT) || end > MAX_INLINE_BYTES => Err(invalid(
             format!("invalid end {end} of inline bytes: expected a multiple of 4 KiB up to 64 KiB"),

@@ -230,18 +230,21 @@ impl Header {
         let wrong =
             |what: String| Error::new(ErrorCode::Protocol, format!("invalid frame header: {what}"));
         if bytes[..4] != MAGIC {
-            return Err(wrong(format!("its magic number is {:02x?}, not \"SKEP\"", &bytes[..4])));
+            return Err(wrong(format!(
+                "the magic number of the header is {:02x?}, not \"SKEP\"",
+                &bytes[..4]
+            )));
         }
         let mut tail = Reader::new(&bytes[BODY_CRC_AT..]);
         let (body_crc, header_crc) = (u32::decode(&mut tail)?, u32::decode(&mut tail)?);
         if crc32c(&bytes[..HEADER_CRC_AT]) != header_crc {
-            return Err(wrong("its checksum does not match".into()));
+            return Err(wrong("the checksum of the header does not match".into()));
         }
         let mut r = Reader::new(&bytes[4..BODY_CRC_AT]);
         let (length, zero) = (u16::decode(&mut r)?, u16::decode(&mut r)?);
         let header = Self::decode(&mut r)?;
         if usize::from(length) != HEADER_BYTES {
-            return Err(wrong(format!("its length is {length}, not {HEADER_BYTES}")));
+            return Err(wrong(format!("the length of the header is {length}, not {HEADER_BYTES}")));
         }
         if zero != 0 || header.reserved != 0 {
             return Err(wrong("its reserved bytes are not zero".into()));
@@ -291,7 +294,10 @@ pub fn check_body(body: &[u8], expected: u32) -> Result<()> {
     if crc32c(body) == expected {
         Ok(())
     } else {
-        Err(Error::new(ErrorCode::Protocol, "invalid frame body: its checksum does not match"))
+        Err(Error::new(
+            ErrorCode::Protocol,
+            "invalid frame body: the checksum of the body does not match",
+        ))
     }
 }
 

@@ -58,7 +58,7 @@ impl SenderEpochs {
         if epoch < entry.primary_since {
             let context = format!(
                 "cannot accept a request of group {group} in epoch {epoch}: another member has \
-                 been its primary since epoch {}",
+                 been the primary of this group since epoch {}",
                 entry.primary_since
             );
             return Err(Error::new(ErrorCode::Deposed, context));

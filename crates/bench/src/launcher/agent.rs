@@ -162,7 +162,8 @@ fn start(rank: u32, first: &Order, shared: &Shared) -> Result<Worker> {
     // Do not ask the kernel to kill the worker when this process dies (`PR_SET_PDEATHSIG`), because
     // the worker has to remove its files when its input ends.
     let mut child = command.stderr(Stdio::inherit()).spawn()?;
-    let piped = || Error::new(ErrorCode::Io, "cannot start a worker process: it has no pipes");
+    let piped =
+        || Error::new(ErrorCode::Io, "cannot start a worker process: the new process has no pipes");
     let mut input = child.stdin.take().ok_or_else(piped)?;
     let output = child.stdout.take().ok_or_else(piped)?;
     write_line(&mut input, first)?;
@@ -255,7 +256,7 @@ fn drop_caches(path: Option<&str>) -> std::result::Result<(), String> {
             .map_err(|error| format!("cannot sync the measured file system: {error}"))?;
     }
     if !rustix::process::geteuid().is_root() {
-        return Err("cannot drop the caches of the kernel: only root can do this".into());
+        return Err("cannot drop the caches of the kernel: only root has this permission".into());
     }
     rustix::fs::sync();
     // The value 3 drops the page cache, dentries and inodes.

@@ -57,7 +57,7 @@ impl Link {
             return Err(Error::new(
                 ErrorCode::Io,
                 format!(
-                    "cannot reach host {}: the program that connects to it has no pipes",
+                    "cannot reach host {}: the program that connects to this host has no pipes",
                     host.name
                 ),
             ));

@@ -68,7 +68,7 @@ pub(super) fn run(command: &[String], control: &Control) -> Result<Printed, Stri
     let child = command.process_group(0).spawn();
     let mut child = Group(child.map_err(|error| format!("cannot start {program}: {error}"))?);
     let (Some(output), Some(errors)) = (child.0.stdout.take(), child.0.stderr.take()) else {
-        return Err(format!("cannot read the output of {program}: it has no pipes"));
+        return Err(format!("cannot read the output of {program}: the program has no pipes"));
     };
     let (finished, waits) = sync_channel::<(String, f64)>(1);
     let read = move || {

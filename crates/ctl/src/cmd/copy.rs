@@ -123,7 +123,8 @@ pub(crate) fn run(args: &CopyArgs) -> Result<()> {
         paths => {
             let source = paths.first().map(|path| path.display().to_string()).unwrap_or_default();
             let what = format!(
-                "cannot copy {source}: the destination is missing; name it as the last path"
+                "cannot copy {source}: the destination is missing; name the destination as the \
+                 last path"
             );
             return Err(Error::new(ErrorCode::InvalidArgument, what));
         }
@@ -242,15 +243,16 @@ pub(in crate::cmd) fn failure(outcome: &Outcome) -> Option<Error> {
     let mut text = format!("cannot copy everything: {problems}");
     text += &failed_entries(&outcome.problems, outcome.problem_count);
     let (code, way_out) = match (outcome.is_full, outcome.has_ended_early) {
-        (true, _) => {
-            (ErrorCode::NoSpace, "the destination is full; free space there, then continue")
-        }
+        (true, _) => (
+            ErrorCode::NoSpace,
+            "the destination is full; free space at the destination, and then continue the copy",
+        ),
         (false, true) => {
             let what = "a file system is not mounted any more, or an object store cannot be used; \
-                        repair this, then continue";
+                        repair this problem, and then continue the copy";
             (ErrorCode::Io, what)
         }
-        (false, false) => (ErrorCode::Io, "solve the listed problems, then continue"),
+        (false, false) => (ErrorCode::Io, "solve the listed problems, and then continue the copy"),
     };
     let _ = write!(text, "\n{way_out} with the same command and --resume");
     Some(Error::new(code, text))

@@ -139,8 +139,8 @@ pub(crate) fn run(args: &PurgeArgs) -> Result<()> {
         return Err(Error::new(ErrorCode::InvalidArgument, what));
     }
     if args.older_than.0.is_zero() {
-        let what = "cannot purge files of the age 0: every file is that old; name a longer time \
-                    with --older-than";
+        let what = "cannot purge files of the age 0: all files have at least this age; name a \
+                    longer time with --older-than";
         return Err(Error::new(ErrorCode::InvalidArgument, what));
     }
     let selection = args.selection.parse()?;

@@ -247,7 +247,7 @@ pub(super) fn token(args: &ServiceArgs) -> Result<Option<JoinToken>> {
         let what = format!(
             "cannot read the token file {}: no such file; `skep cluster token --cluster DIRECTORY` \
              on the management host prints the token: write the token to this file with mode 600, \
-             or pass it with `--token-file -`",
+             or pass the token with `--token-file -`",
             file.display()
         );
         return Err(Error::new(ErrorCode::Configuration, what));

@@ -189,7 +189,7 @@ fn entry_or_mount(path: &Path) -> Result<(Option<InodeId>, PathBuf)> {
     match mount.filter(|_| error.code() == ErrorCode::TimedOut) {
         Some((point, _)) => {
             warn(&format!(
-                "the lookup of {} waits for a server too, so the report is about the whole mount \
+                "the lookup of {} also waits for a server, so the report is about the whole mount \
                  {}",
                 path.display(),
                 point.display()

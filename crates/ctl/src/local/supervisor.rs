@@ -350,7 +350,7 @@ impl Supervisor {
             }
             if skep_env::now() > deadline {
                 let what = "cannot start the cluster: some services did not register with \
-                            management in time; `skep health check` lists them";
+                            management in time; `skep health check` lists these services";
                 return Err(Error::new(ErrorCode::TimedOut, what));
             }
             skep_env::sleep(TICK).await;

@@ -82,7 +82,7 @@ pub fn read_dirty_log(bytes: &[u8], expected: &DirtyLogHeader) -> Result<Vec<Dir
     let corrupt = |what: String| Error::new(ErrorCode::Corrupt, what);
     if bytes.len() < HEADER_BYTES {
         return Err(corrupt(format!(
-            "the file has {} bytes, which is shorter than its header",
+            "the file has only {} bytes, which are fewer than the bytes of its header",
             bytes.len()
         )));
     }

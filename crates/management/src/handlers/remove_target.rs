@@ -55,8 +55,8 @@ fn name_of<'a>(target: &Target, map: &'a ClusterMap) -> &'a str {
 fn still_served(target: &Target, map: &ClusterMap) -> Error {
     let (id, node) = (target.id, name_of(target, map));
     let what = format!(
-        "cannot remove target {id}: {node} serves it; remove {} from the setting `targets` of \
-         {node} and restart {node}, or stop {node}",
+        "cannot remove target {id}: {node} serves this target; remove {} from the setting \
+         `targets` of {node} and restart {node}, or stop {node}",
         target.path
     );
     Error::new(ErrorCode::InUse, what)
@@ -69,14 +69,14 @@ fn refuse_present(target: &Target, map: &ClusterMap, silence: Duration) -> Resul
     let what = match (target.reachability, target.health.condition) {
         (Reachability::Online, Condition::Down) => return Ok(()),
         (Reachability::Online, _) => format!(
-            "cannot mark target {id} as lost: {node} serves it; if its disk has failed, stop \
-             {node}, and start it without the disk"
+            "cannot mark target {id} as lost: {node} serves this target; if the disk of the target \
+             has failed, stop {node}, and start it without the disk"
         ),
         _ if silence >= SILENCE_OF_LOST => return Ok(()),
         _ => format!(
             "cannot mark target {id} as lost: {node} has been silent for only {} s and may come \
-             back with its data; wait until it has been silent for {} s, or start {node}, which \
-             reports a target as down if its disk is gone",
+             back with the data of the target; wait until this node has been silent for {} s, or \
+             start {node}, which reports a target as down if the target's disk is gone",
             silence.as_secs(),
             SILENCE_OF_LOST.as_secs()
         ),
@@ -105,7 +105,7 @@ mod tests {
         };
         assert_eq!(refused(Reachability::Online, Condition::Down, 0), "");
         for condition in [Condition::Serving, Condition::ReadOnly, Condition::Hung] {
-            assert!(refused(Reachability::Online, condition, 900).contains("serves it"));
+            assert!(refused(Reachability::Online, condition, 900).contains("serves this target"));
         }
         for silent in [Reachability::ProbablyOffline, Reachability::Offline] {
             // `condition` is the condition of the target in the last heartbeat.

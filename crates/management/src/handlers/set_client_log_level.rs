@@ -51,7 +51,7 @@ async fn order(
         Some(None) => {
             let context = format!(
                 "cannot change the log level of client {name} ({client}): another command has \
-                 changed the level meanwhile; repeat the command"
+                 changed the level at the same time; repeat the command"
             );
             Err(Error::new(ErrorCode::InUse, context))
         }

@@ -103,7 +103,8 @@ impl ClientMembership {
         limits: JoinLimits,
     ) -> Result<Arc<Self>> {
         if token.addresses.is_empty() {
-            let context = "cannot connect to management: the token does not contain its address";
+            let context = "cannot connect to management: the token does not contain the address of \
+                           management";
             return Err(Error::new(ErrorCode::Configuration, context));
         }
         let management = Management::new(&token, NodeKind::Client);
@@ -213,7 +214,8 @@ impl ClientMembership {
                 Err(error) => {
                     if logged != Some(error.code()) {
                         tracing::warn!(
-                            "cannot register this client again yet: {error}; the client retries"
+                            "cannot renew the registration of this client yet: {error}; the client \
+                             retries"
                         );
                         logged = Some(error.code());
                     }

@@ -234,9 +234,9 @@ impl Management {
                 let named = named.join(", ");
                 match token_refusal {
                     Some(refusal) => format!(
-                        "the leader of management at {named} refuses the token: {refusal}; if the \
-                         token was replaced, install the new one there too, with `skep token \
-                         install`"
+                        "the leader of management at {named} refuses the token: {refusal}; if an \
+                         administrator has replaced the token, also install the new token on that \
+                         node, with `skep token install`"
                     ),
                     None => format!(
                         "management at {address} is not the leader; it reports {named} as the \

@@ -257,7 +257,8 @@ impl Membership {
         registered.targets.last().copied().ok_or_else(|| {
             Error::new(
                 ErrorCode::Protocol,
-                "cannot register the target: the reply of management does not contain an id for it",
+                "cannot register the target: the reply of management does not contain an id for \
+                 this target",
             )
         })
     }

@@ -167,8 +167,8 @@ impl Objects for Client {
             }
             if !attempts.again(None) {
                 let what = format!(
-                    "the connection to the object store ended again and again while object {key} \
-                     was read: {}",
+                    "the connection to the object store ended in each attempt to read object \
+                     {key}: {}",
                     shown(&reason, MOST_TEXT)
                 );
                 return Err(Error::new(ErrorCode::Disconnected, what));

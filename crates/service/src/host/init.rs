@@ -79,9 +79,9 @@ impl Host {
         if !is_new && !has_new_token && new_targets == 0 {
             let what = format!(
                 "cannot initialise {}: the directory, all targets of its node and this token are \
-                 initialised already; start without --init. If the node was removed from the \
-                 cluster and must join as a new node, first move this directory and the \
-                 directories of all its targets away",
+                 initialised already; start the service without --init. If the node was removed \
+                 from the cluster and must join as a new node, first move this directory and the \
+                 directories of all targets of the node away",
                 path.display()
             );
             return Err(Error::new(ErrorCode::Exists, what));
@@ -207,8 +207,8 @@ fn missing(target: &Target, group: Option<(GroupId, usize)>) -> String {
     match (consistency, kind, group) {
         (Consistency::Bad, ..) => format!(
             "this was the directory of target {id}, which is marked as lost: for a new target, \
-             mount the new disk, stop the service, run it with --init, and start it; otherwise \
-             remove the directory from the settings of the service"
+             mount the new disk, stop the service, run the service with --init, and start the \
+             service; otherwise remove the directory from the settings of the service"
         ),
         (_, TargetKind::Metadata, Some((group, 2..))) => format!(
             "{data}. If the disk is lost: `skep group remove {group} {id}`, `skep target remove \
@@ -244,9 +244,9 @@ pub(super) fn check_disk(path: &Path) -> Result<()> {
 }
 
 fn no_token(path: &Path) -> Error {
-    let problem = "the token of the cluster is missing; name the file that holds it with \
+    let problem = "the token of the cluster is missing; name the file that holds the token with \
                    --token-file (`skep cluster token --cluster DIRECTORY` on the management host \
-                   prints it)";
+                   prints the token)";
     refused(path, problem)
 }
 

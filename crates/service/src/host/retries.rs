@@ -60,7 +60,7 @@ impl ServingNode {
         if let Some(target) = self.register_late(&directory).await? {
             directory.assign(self.membership.node(), target)?;
         }
-        tracing::info!("this node has opened the target in {} again", path.display());
+        tracing::info!("this node has reopened the target in {}", path.display());
         self.start(directory, Some(pause))
     }
 }

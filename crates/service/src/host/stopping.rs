@@ -121,9 +121,8 @@ fn stop_line(map: &ClusterMap, target: TargetId) -> String {
 
 fn log_failure(path: &Path, error: &Error) {
     tracing::warn!(
-        "cannot stop the target in {} in its new role, since this service cannot open the target \
-         again after the change of the role: {error}; operations of the group may wait for a few \
-         seconds",
+        "cannot stop the target in {} in its new role, since this service cannot reopen the target \
+         after the change of the role: {error}; operations of the group may wait for a few seconds",
         path.display()
     );
 }

@@ -100,8 +100,8 @@ impl ServingNode {
         }
         if let Some(unserved) = self.unserved.borrow().iter().find(|it| it.path == path) {
             let problem = format!(
-                "this node has the target already and cannot serve it ({}); the node tries again \
-                 by itself",
+                "this node already has the target and cannot serve this target ({}); the node \
+                 itself repeats the attempt",
                 unserved.problem()
             );
             return refused(ErrorCode::InUse, problem);
@@ -171,8 +171,8 @@ impl ServingNode {
         match self.path_of(target) {
             Some(other) if target != TargetId::default() && other != directory.path() => {
                 let what = format!(
-                    "cannot add the target {}: this node has target {target} at {}, and one of the \
-                     two directories is a copy of the other; delete the copy",
+                    "cannot add the target {}: this node has target {target} at {}, and one of \
+                     these two directories is a copy of the other directory; delete the copy",
                     directory.path().display(),
                     other.display()
                 );
@@ -201,16 +201,16 @@ impl ServingNode {
         let Some(path) = self.path_of(target) else { return Ok(EmptyReply {}) };
         if !self.added.borrow().contains(&path) {
             let what = format!(
-                "cannot stop target {target}: the settings of its service name it; remove {} from \
-                 `targets` in these settings, and restart the service",
+                "cannot stop target {target}: the settings of its service name this target; remove \
+                 {} from `targets` in these settings, and restart the service",
                 path.display()
             );
             return Err(Error::new(ErrorCode::InUse, what));
         }
         if has_shards(&self.membership.map_cell().load(), target) {
             let what = format!(
-                "cannot stop metadata target {target}: a part of the namespace is on it, and \
-                 shards do not move to other targets yet"
+                "cannot stop metadata target {target}: a part of the namespace is on this target, \
+                 and shards do not move to other targets yet"
             );
             return Err(Error::new(ErrorCode::InUse, what));
         }

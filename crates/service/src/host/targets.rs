@@ -237,8 +237,8 @@ impl ServingNode {
         let (target, path) = (directory.identity().target, directory.path());
         if self.serves(target) {
             let what = format!(
-                "cannot serve {}: this node serves target {target} from another directory already; \
-                 one of the two is a copy of the other",
+                "cannot serve {}: this node already serves target {target} from another directory; \
+                 one of these two directories is a copy of the other directory; delete the copy",
                 path.display()
             );
             return Err(Error::new(ErrorCode::InUse, what));
@@ -247,7 +247,8 @@ impl ServingNode {
             // Start no thread for this target now, because the service is stopping and would never
             // stop the thread.
             let what = format!(
-                "cannot serve {}: this service is stopping; repeat the request after its start",
+                "cannot serve {}: this service is stopping; repeat the request after the next \
+                 start of the service",
                 path.display()
             );
             return Err(Error::new(ErrorCode::NotReady, what));

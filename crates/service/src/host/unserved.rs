@@ -78,7 +78,7 @@ impl UnservedTarget {
     /// Creates the entry of a target whose thread has ended because the target's role in its group
     /// has changed. The node opens the target again immediately.
     pub(super) fn to_reopen(path: &Path, reason: &Error) -> Self {
-        tracing::info!("this node opens the target in {} again: {reason}", path.display());
+        tracing::info!("this node reopens the target in {}: {reason}", path.display());
         let now = skep_env::now();
         Self {
             path: path.to_owned(),

@@ -77,8 +77,8 @@ impl ChunkStore {
                     ErrorCode::Io,
                     format!(
                         "cannot stop target {} cleanly: the written data of {before} regions of \
-                         chunk files cannot be synced to its disk; check the disk. The next start \
-                         checks these regions",
+                         chunk files cannot be synced to the disk of the target; check this disk. \
+                         The next start checks these regions",
                         self.target
                     ),
                 ));

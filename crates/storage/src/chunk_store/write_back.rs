@@ -95,7 +95,8 @@ fn may_lose_pages(error: &io::Error) -> bool {
 /// Makes the next sync of the file fail with an error of a write-back.
 fn keep_error(file: &ChunkFile, error: io::Error) {
     tracing::error!(
-        "cannot write data of chunk file {} to the device, so its next sync fails: {error}",
+        "cannot write data of chunk file {} to the device, so the next sync of this file fails: \
+         {error}",
         file.path.display()
     );
     file.writes.failed_write_back.borrow_mut().get_or_insert(error);

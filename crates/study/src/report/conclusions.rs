@@ -96,7 +96,7 @@ fn first_step(found: &CalibratedRecord) -> Conclusion {
     let (number, unit) = size::whole(found.data_bytes);
     let enough = |is_enough| match is_enough {
         true => "more does not increase bandwidth",
-        false => "the largest value that was tried, so a larger one may increase bandwidth",
+        false => "the largest tested value, so a larger value may increase bandwidth",
     };
     Conclusion {
         about: "calibration",

@@ -324,8 +324,8 @@ fn together(
 
 fn complaint(cpu: &CpuUse) -> String {
     format!(
-        "the CPU of this host was the limit: it was busy in {} of {} samples, {:.0} % idle on \
-        average",
+        "the CPU of this host was the limit: the CPU was busy in {} of {} samples, {:.0} % idle on \
+         average",
         cpu.saturated_samples,
         cpu.samples,
         cpu.mean_idle * 100.0

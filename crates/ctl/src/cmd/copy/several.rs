@@ -158,7 +158,7 @@ fn shared_path(path: &Path) -> Result<String> {
     absolute.into_os_string().into_string().map_err(|path| {
         let what = format!(
             "cannot copy {}: a copy by several hosts needs a path in UTF-8; copy the directory \
-             above it",
+             above this path",
             path.display()
         );
         Error::new(ErrorCode::InvalidArgument, what)

@@ -34,8 +34,8 @@ impl StallWatch {
         self.warned = elapsed;
         Some(format!(
             "the copy has made no progress for {} s: check whether the file systems of the source \
-             and of the destination answer; the copy continues when they do, and --resume \
-             continues it after an interruption",
+             and of the destination answer; the copy continues as soon as these file systems \
+             answer, and --resume continues an interrupted copy",
             elapsed.saturating_sub(self.changed).as_secs()
         ))
     }

@@ -35,7 +35,7 @@ impl Archive {
             std::io::ErrorKind::AlreadyExists => Error::new(
                 ErrorCode::Exists,
                 format!(
-                    "cannot write the bundle {}: the file exists; name another one with --file",
+                    "cannot write the bundle {}: the file exists; name another file with --file",
                     path.display()
                 ),
             ),

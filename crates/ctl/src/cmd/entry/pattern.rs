@@ -82,7 +82,7 @@ pub(super) fn text(asked: &PatternArgs) -> Result<String> {
     if words.is_empty() {
         return Err(Error::new(
             ErrorCode::InvalidArgument,
-            "cannot set the stripe pattern: no option describes one; use at least one of \
+            "cannot set the stripe pattern: no option describes a pattern; use at least one of \
              --num-targets, --chunk-size, --chooser, --targets, --groups, --pattern",
         ));
     }
@@ -245,10 +245,7 @@ pub(super) fn explained(errno: Errno, path: &Path, text: &str) -> Error {
         ),
         Errno::INVAL => (
             ErrorCode::InvalidArgument,
-            format!(
-                "invalid pattern '{text}' for this \
-                                                              file or directory"
-            ),
+            format!("invalid pattern '{text}' for this file or directory"),
         ),
         Errno::EXIST => (ErrorCode::Exists, "the file exists already".to_owned()),
         Errno::NOENT => (ErrorCode::NotFound, "no such file or directory".to_owned()),

@@ -54,7 +54,7 @@ pub(crate) fn run(args: &WhoArgs) -> Result<()> {
                 ErrorCode::InvalidArgument,
                 format!(
                     "cannot list the clients of {}: the path is a symbolic link, and programs open \
-                     the file to which it leads; name that file",
+                     the file to which this link leads; name that file",
                     path.display()
                 ),
             ));

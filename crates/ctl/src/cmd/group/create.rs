@@ -113,13 +113,13 @@ fn notes(map: &ClusterMap, members: &[&Target], group: u32) -> Vec<String> {
     if is_metadata && found < wanted {
         notes.push(format!(
             "the group has {found} of the {wanted} copies that the setting metadata-copies asks \
-             for; `skep group add {group} TARGET` adds one"
+             for; `skep group add {group} TARGET` adds a copy"
         ));
     }
     if is_metadata && map.formatted {
         notes.push(
             "the namespace was divided over the metadata groups at `skep cluster format`, so this \
-             group serves no part of it, and gets no files and directories"
+             group serves no part of the namespace, and gets no files and directories"
                 .into(),
         );
     }
@@ -139,8 +139,8 @@ pub(crate) fn check_domains(map: &ClusterMap, targets: &[&Target]) -> Result<()>
                 false => continue,
             };
             let context = format!(
-                "cannot put targets {} and {} into one group: both are on the same {shared}, so one \
-                 failure would lose both; choose other targets (`skep target list`), or add \
+                "cannot put targets {} and {} into one group: both are on the same {shared}, so \
+                 one failure would lose both; choose other targets (`skep target list`), or add \
                  --allow-same-node",
                 target.id, other.id
             );
@@ -175,7 +175,10 @@ mod tests {
         assert!(found[0].contains("skep group add 8"), "{found:?}");
         map.formatted = true;
         let found = notes(&map, &[&one, &two], 8);
-        assert!(found.len() == 1 && found[0].contains("serves no part of it"), "{found:?}");
+        assert!(
+            found.len() == 1 && found[0].contains("serves no part of the namespace"),
+            "{found:?}"
+        );
         let storage = Target { kind: TargetKind::Storage, ..target(3, 3) };
         assert!(notes(&map, &[&storage], 8).is_empty());
     }

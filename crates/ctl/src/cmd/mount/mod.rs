@@ -310,7 +310,8 @@ fn refuse_fixed_options(args: &MountArgs, asked: Options) -> Result<()> {
     let refused = |option: &str, found: &str, wanted: &str| {
         let what = format!(
             "cannot change {option} of the mount on {} from {found} to {wanted}: this option is \
-             fixed while the cluster is mounted; unmount the cluster, and mount it again",
+             fixed while the cluster is mounted; unmount the cluster, and then mount the cluster \
+             with the new value",
             args.directory.display()
         );
         Err(Error::new(ErrorCode::Configuration, what))

@@ -56,7 +56,7 @@ pub(crate) fn run(args: AddArgs) -> Result<()> {
         if !matches!(node.kind, NodeKind::Metadata | NodeKind::Storage) {
             let what = format!(
                 "cannot add a target to {}: only metadata and storage services have targets; `skep \
-                 node list` shows them",
+                 node list` shows these services",
                 node.name
             );
             return Err(Error::new(ErrorCode::InvalidArgument, what));

@@ -160,7 +160,7 @@ fn check_confirmation(target: &Target, confirm: Option<&str>) -> Result<()> {
     match confirm {
         Some(text) if !is_same(text) => {
             let what = format!(
-                "cannot mark target {} as lost: --confirm names '{text}', which is another target",
+                "cannot mark target {} as lost: --confirm names another target, '{text}'",
                 target.id.raw()
             );
             Err(Error::new(ErrorCode::InvalidArgument, what))

@@ -247,29 +247,31 @@ fn in_use(target: &Target, uses: &GroupUses) -> Error {
     let found = uses_text(uses);
     let what = match (files, directories) {
         (0, 0) if uses.removals > 0 => format!(
-            "cannot remove target {id}: {} still on it; the metadata targets remove them as soon as \
-             the target is reachable",
+            "cannot remove target {id}: {} still on it; the metadata targets remove them as soon \
+             as the target is reachable",
             match uses.removals {
                 1 => "1 chunk file of a removed file is".to_owned(),
                 count => format!("{count} chunk files of removed files are"),
             }
         ),
         (0, 0) => format!(
-            "cannot remove target {id}: metadata targets are still finishing earlier requests; try \
-             again in some seconds"
+            "cannot remove target {id}: metadata targets are still finishing earlier requests; \
+             repeat the command in some seconds"
         ),
         _ if target.consistency == Consistency::Bad => format!(
-            "cannot remove target {id}: it is marked as lost, {found}; `skep target files --paths \
-             {id}` lists them. Restore each file that has lost bytes from a backup, or remove it. An \
-             empty file, or a file without bytes on this target, has lost nothing: `cp -a FILE \
-             FILE.new && mv FILE.new FILE` places it on other targets. For files that are shown as \
-             (without a name), `skep client files` shows which mounts have them open. Set other \
-             patterns for the directories with `skep entry set`"
+            "cannot remove target {id}: this target is marked as lost, {found}; `skep target files \
+             --paths {id}` lists the files. Restore each file that has lost bytes from a backup, \
+             or remove the file. An empty file, or a file without bytes on this target, has lost \
+             nothing: `cp -a FILE FILE.new && mv FILE.new FILE` places such a file on other \
+             targets. For files that are shown as (without a name), `skep client files` shows \
+             which mounts have these files open. Set other patterns for the directories with `skep \
+             entry set`"
         ),
         _ => format!(
-            "cannot remove target {id}: {found}; `skep target files --paths {id}` lists them. Copy \
-             each file, also an empty one (`cp -a FILE FILE.new && mv FILE.new FILE` places it on \
-             other targets), and set other patterns for the directories with `skep entry set`"
+            "cannot remove target {id}: {found}; `skep target files --paths {id}` lists the files. \
+             Copy each file, also an empty file (`cp -a FILE FILE.new && mv FILE.new FILE` places \
+             the file on other targets), and set other patterns for the directories with `skep \
+             entry set`"
         ),
     };
     Error::new(ErrorCode::InUse, what)

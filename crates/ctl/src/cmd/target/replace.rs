@@ -130,9 +130,9 @@ pub(crate) fn run(args: ReplaceArgs) -> Result<()> {
         if let Some(other) = map.group_of(new).filter(|other| other.id != group) {
             let what = format!(
                 "cannot replace target {id} by target {new}: target {new} is a member of group \
-                 {other}. If target {new} stores nothing, take it out of the cluster (`skep target \
-                 remove {new}`), run `skep config set metadata-copies 2`, so that a new target \
-                 gets no group of its own, and add a new target with `skep target add`",
+                 {other}. If target {new} stores no data, remove this target from the cluster \
+                 (`skep target remove {new}`), run `skep config set metadata-copies 2`, so that a \
+                 new target gets no group of its own, and add a new target with `skep target add`",
                 new = new.raw(),
                 other = other.id.raw()
             );
@@ -295,9 +295,9 @@ fn metadata_steps(map: &ClusterMap, former: &Target, group: GroupId) -> Error {
         _ => "",
     };
     let what = format!(
-        "cannot replace target {id}: no new target is given. {first}Make one on the new disk \
-         (`skep target add NODE PATH`), then run `skep target replace {id} NEW` with its id, which \
-         moves the data of group {}",
+        "cannot replace target {id}: no new target is given. {first}Create a target on the new \
+         disk (`skep target add NODE PATH`), and then run `skep target replace {id} NEW` with the \
+         id of this target, which moves the data of group {}",
         group.raw()
     );
     Error::new(ErrorCode::InvalidArgument, what)
@@ -349,8 +349,8 @@ fn storage_text(target: &Target, node: &str, found: &str) -> String {
         )
     };
     format!(
-        "cannot replace storage target {id} by a command, since no command moves its bytes: \
-         {found}. {steps}"
+        "cannot replace storage target {id} by a command, since no command moves the bytes of a \
+         storage target: {found}. {steps}"
     )
 }
 

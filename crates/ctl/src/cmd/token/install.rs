@@ -78,8 +78,8 @@ pub(crate) fn run(args: &InstallArgs) -> Result<()> {
 fn refusal(error: &Error) -> Error {
     let what = match error.code() {
         ErrorCode::AuthenticationFailed => format!(
-            "cannot install the token: management refuses it ({}){}. Only for a directory of \
-             management that was restored from an old backup, add --force",
+            "cannot install the token: management refuses this token ({}){}. Only for a directory \
+             of management that was restored from an old backup, add --force",
             error.context(),
             way_to_the_token(error)
         ),

@@ -92,8 +92,8 @@ pub(crate) fn run(args: &MeasureArgs) -> Result<()> {
     if is_changed(&tree)? {
         return Err(Error::new(
             ErrorCode::InvalidArgument,
-            "cannot measure settings: `skep tune apply` has changed some already; run `skep tune \
-             undo` first, and apply them again afterwards",
+            "cannot measure settings: `skep tune apply` has already changed some settings; run \
+             `skep tune undo` first, and run `skep tune apply` after the measurement",
         ));
     }
     let findings = check(&tree, &rules, &scope);

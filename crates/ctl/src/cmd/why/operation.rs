@@ -40,10 +40,10 @@ fn not_found(trace: u128, unreachable: &[String]) -> Error {
         services => format!("; no reply from {}", services.join(", ")),
     };
     let what = format!(
-        "cannot explain operation {trace:032x}: no service has a record of it{silent}; services \
-         and mounts keep records of slow operations and of one in 1,024 others, in limited memory, \
-         until they stop. A mount reports an operation a few seconds after its end. `skep why` \
-         lists the slowest operations"
+        "cannot explain operation {trace:032x}: no service has a record of this operation{silent}; \
+         services and mounts keep records of slow operations and of one in 1,024 other operations, \
+         in limited memory, until the process stops. A mount reports an operation a few seconds \
+         after its end. `skep why` lists the slowest operations"
     );
     Error::new(ErrorCode::NotFound, what)
 }

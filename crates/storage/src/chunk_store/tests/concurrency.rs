@@ -128,7 +128,8 @@ fn copy_checks_its_request_before_each_change() {
         write(&store, key(1), 0, &data[..5000]).await.unwrap();
         write(&store, key(1), MIB, &data[MIB as usize..]).await.unwrap();
         let old = pattern(2, 2 * MIB as usize);
-        let gone = || Err(Error::new(ErrorCode::Disconnected, "its connection has ended"));
+        let gone =
+            || Err(Error::new(ErrorCode::Disconnected, "the connection of the request has ended"));
         // The source consists of data, a hole and data.
         let hole = store.next_hole(&key(1), 0).await.unwrap() as usize;
         for changes in 0..3 {
