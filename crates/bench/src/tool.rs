@@ -64,12 +64,12 @@ impl Tool {
     pub(crate) fn source(self) -> &'static str {
         match self {
             Self::Ior | Self::Mdtest => {
-                "Debian has no package of this program: build it from https://github.com/hpc/ior \
-                 with MPI, and put it into the search path"
+                "Debian has no package of this program: build the program from \
+                 https://github.com/hpc/ior with MPI, and put the program into the search path"
             }
             Self::Fio => "install the package fio",
             Self::Iozone => {
-                "install the package iozone3 (Debian: non-free), or build it from \
+                "install the package iozone3 (Debian: non-free), or build IOzone from \
                  https://www.iozone.org"
             }
         }

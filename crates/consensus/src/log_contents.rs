@@ -69,7 +69,7 @@ impl Contents {
                 LogRecord::Truncate { from } => {
                     if self.removed.is_some_and(|removed| *from <= removed.index) {
                         let what = format!(
-                            "a record of the log removes entry {from} and all later entries, \
+                            "a record of the log removes entry {from} and all entries after it, \
                              although the snapshot contains this entry"
                         );
                         return Err(Error::new(ErrorCode::Corrupt, what));

@@ -192,7 +192,7 @@ impl LogFile {
             self.file.set_len(self.end)?;
             tracing::info!(
                 "{}: removed {} bytes at the end of this log, from byte {} on, since a crash left \
-                 an unfinished write there",
+                 an unfinished write at this position",
                 self.path.display(),
                 len as u64 - self.end,
                 self.end

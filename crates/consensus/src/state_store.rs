@@ -329,7 +329,7 @@ impl<S: StateMachine> RaftStateMachine<Types> for StateStore<S> {
             let id = entry.log_id;
             outcomes.push(inner.apply(entry).map_err(|error| {
                 tracing::error!(
-                    "management stops, since it cannot apply an entry of its log: {error}"
+                    "management stops, since this node cannot apply an entry of its log: {error}"
                 );
                 StorageIOError::apply(id, &error)
             })?);

@@ -375,12 +375,12 @@ impl Access {
         let hint = |error: Error| {
             let hint = match error.code() {
                 ErrorCode::Disconnected | ErrorCode::TimedOut if Path::new(&self.name).exists() => {
-                    "; check that it is running: `skep up` starts a cluster on this host"
+                    "; check that the cluster is running: `skep up` starts a cluster on this host"
                 }
                 ErrorCode::Disconnected | ErrorCode::TimedOut => {
-                    "; start management on its host if it does not run, and otherwise check the \
-                     address and the network. If the cluster has other management nodes, name one \
-                     of them with --cluster ADDRESS"
+                    "; start management on its host if management does not run, and otherwise \
+                     check the address and the network. If the cluster has other management nodes, \
+                     name one of them with --cluster ADDRESS"
                 }
                 ErrorCode::AuthenticationFailed
                     if !error.context().contains("skep cluster token") =>

@@ -193,8 +193,8 @@ pub(crate) fn unmount(directory: &Path, is_lazy: bool) -> Result<()> {
     let shown = directory.display();
     let what = if why.contains("busy") {
         format!(
-            "programs use it; `fuser -vm {shown}` lists them, and `skep umount --lazy {shown}` \
-             detaches it anyway"
+            "programs use this mount; `fuser -vm {shown}` lists the programs, and `skep umount \
+             --lazy {shown}` detaches the mount nevertheless"
         )
     } else {
         // Both programs print the path again in their message, and end the message with a period.

@@ -313,7 +313,7 @@ fn note_of_copies(lines: &[TargetLine]) -> String {
     match members.values().max() {
         Some(copies @ 2..) => format!(
             "\nThe {copies} targets of a metadata group store the same data. The total counts the \
-             space of each of them.\n"
+             space of each of these targets.\n"
         ),
         _ => String::new(),
     }

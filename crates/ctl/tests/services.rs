@@ -233,7 +233,7 @@ fn management_keeps_its_address_and_state_after_a_kill() {
     let before = targets();
     drop(running);
     let down = refusal(&["target", "list", "--cluster", &management]);
-    assert!(down.contains("check that it is running"), "{down}");
+    assert!(down.contains("check that the cluster is running"), "{down}");
     let _running = start_management(&management);
     assert_eq!(read(&place.path("management/address")), address);
     wait_online();

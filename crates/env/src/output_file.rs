@@ -23,9 +23,10 @@ pub enum OutputError {
 impl From<OutputError> for io::Error {
     fn from(error: OutputError) -> Self {
         match error {
-            OutputError::NotRegular(kind) => {
-                Self::new(io::ErrorKind::InvalidInput, format!("it is {kind}, not a regular file"))
-            }
+            OutputError::NotRegular(kind) => Self::new(
+                io::ErrorKind::InvalidInput,
+                format!("the path is {kind}, not a regular file"),
+            ),
             OutputError::System(error) => error,
         }
     }

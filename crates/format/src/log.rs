@@ -165,8 +165,8 @@ pub fn scan(owner: LogOwner, first: Lsn, bytes: &[u8]) -> Result<Scan> {
         return Err(Error::new(
             ErrorCode::Corrupt,
             format!(
-                "record {next} at byte {end} is damaged, although record {} confirms that it was \
-                 synced; restore this target from a copy of its directory",
+                "record {next} at byte {end} is damaged, although record {} confirms that record \
+                 {next} was synced; restore this target from a copy of its directory",
                 witness.lsn
             ),
         ));

@@ -206,7 +206,7 @@ impl<'a> Starter<'a> {
                 return Ok(());
             }
             if let Some(status) = child.try_wait()? {
-                let what = format!("ended while it was starting ({status})");
+                let what = format!("ended during its start ({status})");
                 return Err(Error::new(ErrorCode::NotReady, what));
             }
             if skep_env::now() > deadline {
@@ -236,8 +236,8 @@ impl<'a> Starter<'a> {
             }
             if skep_env::now() > deadline {
                 let what = format!(
-                    "cannot start the lab: only {online} of {wanted} targets have \
-                                    registered with management"
+                    "cannot start the lab: only {online} of {wanted} targets have registered with \
+                     management"
                 );
                 return Err(Error::new(ErrorCode::TimedOut, what));
             }

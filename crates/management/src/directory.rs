@@ -213,7 +213,8 @@ pub(crate) fn make_ready(
         restored::unmark(&path, RESTORED_MARK)?;
         tracing::info!(
             "{} was restored from a backup, or recovered: new ids and map versions begin above all \
-             that may have been assigned meanwhile, and this node is the only management node",
+             ids and versions that may have been assigned since the backup, and this node is the \
+             only management node",
             path.display()
         );
     }

@@ -93,8 +93,9 @@ fn read_snapshot(path: &Path, cluster: ClusterId) -> Result<(ClusterState, Lsn)>
 
 /// Returns the error for a file that belongs to the cluster `found` instead of the cluster `own`.
 fn of_other_cluster(path: &Path, found: ClusterId, own: ClusterId) -> Error {
-    let problem =
-        format!("it belongs to cluster {found}, and this management node to cluster {own}");
+    let problem = format!(
+        "the file belongs to cluster {found}, and this management node belongs to cluster {own}"
+    );
     corrupt(path, problem)
 }
 

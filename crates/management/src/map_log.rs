@@ -109,7 +109,7 @@ fn reachability_line(
         }
         (_, Reachability::Offline) => Some(Line(
             level,
-            format!("{server} is offline, since it sends no heartbeats; {effect}"),
+            format!("{server} is offline, since this server sends no heartbeats; {effect}"),
         )),
     }
 }
@@ -356,8 +356,8 @@ pub(crate) fn space_line(map: &ClusterMap, target: TargetId, now: &Capacity) -> 
         (false, true) => Some(Line(
             Level::Error,
             format!(
-                "target {name} in {} is full: {free} MiB are free; writes that need space there \
-                 fail with ENOSPC; delete files, or add targets (`skep health df`)",
+                "target {name} in {} is full: {free} MiB are free; writes that need space on this \
+                 target fail with ENOSPC; delete files, or add targets (`skep health df`)",
                 found.path
             ),
         )),
@@ -370,9 +370,9 @@ pub(crate) fn space_line(map: &ClusterMap, target: TargetId, now: &Capacity) -> 
 pub(crate) fn eviction_line(eviction: &Eviction, lease_ms: u32) -> Line {
     let Eviction { client, name, .. } = eviction;
     let text = format!(
-        "evicted client {client} ({name}): {} (lease: {}); its locks and opens are released, and \
-         programs there get EIO for files that they have open for writing; the client joins again \
-         by itself if its mount still runs and reaches management",
+        "evicted client {client} ({name}): {} (lease: {}); metadata releases its locks and opens, \
+         and its programs get EIO for files that they have open for writing; the client itself \
+         rejoins the cluster if its mount still runs and reaches management",
         eviction.reason(),
         seconds(lease_ms.into())
     );

@@ -179,7 +179,7 @@ impl Admission {
             self.logged_at.set(Some(now));
             tracing::warn!(
                 "{} has {open} of at most {} connections, and ends idle connections of clients, \
-                 which connect again for their next request; raise its limit of open files \
+                 which open new connections for their next requests; raise its limit of open files \
                  (`ulimit -n`, or `LimitNOFILE` in its unit)",
                 self.refusals.this(),
                 self.max_connections

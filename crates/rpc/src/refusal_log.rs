@@ -81,8 +81,8 @@ impl RefusalState {
                     lines.push(format!("{this} refused a connection from {last}"))
                 }
                 Some((count, since, last)) => lines.push(format!(
-                    "{this} refused {count} connections from {host} since {}, the last one from \
-                     {last}",
+                    "{this} refused {count} connections from {host} since {}, the last connection \
+                     from {last}",
                     utc(since)
                 )),
                 None => {}
@@ -144,8 +144,8 @@ impl RefusalLog {
             ErrorCode::AuthenticationFailed => self.note(
                 address,
                 format_args!(
-                    "{error}; the mount, service or command there cannot use this process until it \
-                     has the newest token"
+                    "{error}; the mount, service or command at this address cannot use this \
+                     process until it has the newest token"
                 ),
             ),
             _ => self.note(address, error),
@@ -163,7 +163,7 @@ impl RefusalLog {
         if let Some((count, _, last)) = state.closed.take_due(now) {
             tracing::info!(
                 "peers closed their connections to {} before the handshake was complete; number: \
-                 {count}; the last one: {last}",
+                 {count}; the last peer: {last}",
                 self.this
             );
         }
@@ -197,7 +197,7 @@ mod tests {
             lines.extend(state.take_lines("this node", at(1_000 + second as u64)));
         }
         let last = "this node refused 60 connections from 10.77.0.6 since 1970-01-01T00:00:01Z, \
-                    the last one from 10.77.0.6:50060: wrong token";
+                    the last connection from 10.77.0.6:50060: wrong token";
         let first = "this node refused a connection from 10.77.0.6:50000: wrong token";
         assert_eq!(lines, [first, last]);
         // Another host gets its own line immediately.

@@ -459,9 +459,9 @@ fn check_not_lost(target: &Target) -> Result<()> {
         return Ok(());
     }
     let what = format!(
-        "target {} ({}) was marked as lost, with all bytes on it; restore the file from a \
-         backup, or copy it if it had no bytes there (`skep target remove --lost {}` lists the \
-         files that lost bytes)",
+        "target {} ({}) was marked as lost, with all bytes of this target; restore the file from a \
+         backup, or copy a file that had no bytes on this target (`skep target remove --lost {}` \
+         lists the files that lost bytes)",
         target.id,
         target.path,
         target.id.raw()

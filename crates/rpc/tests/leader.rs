@@ -210,7 +210,10 @@ fn request_without_any_leader_fails_at_its_deadline() {
         let management = management(&secrets, &[&members[0], &members[1]]);
         let error = ask(&management, 700).await.unwrap_err();
         assert_eq!(error.code(), ErrorCode::NotLeader, "{error}");
-        assert!(error.context().contains("is not the leader; it reports 127.0.0.1"), "{error}");
+        assert!(
+            error.context().contains("is not the leader; this node reports 127.0.0.1"),
+            "{error}"
+        );
         let took = skep_env::now() - begin;
         assert!(took >= Duration::from_millis(500) && took < Duration::from_secs(3), "{took:?}");
         let asked: usize = counts(&[&members[0], &members[1]]).iter().sum();

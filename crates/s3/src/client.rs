@@ -420,7 +420,7 @@ fn each(content: &dyn Content, is_sent: bool, mut take: impl FnMut(&[u8])) -> Re
 }
 
 fn damaged(what: &str) -> Error {
-    Error::new(ErrorCode::Corrupt, format!("{what}: copy it again"))
+    Error::new(ErrorCode::Corrupt, format!("{what}: repeat the copy of this object"))
 }
 
 fn header<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {

@@ -208,8 +208,8 @@ fn in_variables(environment: &Environment) -> Result<Option<Credentials>> {
             expires: None,
         })),
         _ => {
-            let what = "one of AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY is set without the \
-                        other; set both or none";
+            let what = "only one of the variables AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY is \
+                        set; set both variables or none";
             Err(Error::new(ErrorCode::Configuration, what))
         }
     }
@@ -236,8 +236,8 @@ fn in_files(environment: &Environment, settings: &Settings) -> Result<Option<Cre
             (None, None) => {}
             _ => {
                 return refuse(format!(
-                    "profile {profile} has only one of aws_access_key_id and \
-                     aws_secret_access_key; set both"
+                    "profile {profile} has only one of the keys aws_access_key_id and \
+                     aws_secret_access_key; set both keys"
                 ));
             }
         }
@@ -253,7 +253,8 @@ fn in_files(environment: &Environment, settings: &Settings) -> Result<Option<Cre
             "profile {profile} is neither in ~/.aws/credentials nor in ~/.aws/config"
         )),
         (None, true) => refuse(format!(
-            "profile {profile} has no keys; set aws_access_key_id and aws_secret_access_key in it"
+            "profile {profile} has no keys; set aws_access_key_id and aws_secret_access_key in \
+             this profile"
         )),
         (None, false) => Ok(None),
     }
@@ -421,7 +422,9 @@ mod tests {
             let error = find(&[home], &settings).unwrap_err();
             assert!(error.context().contains(part), "{error}");
         }
-        assert!(find(&[keys[0]], &none).unwrap_err().context().contains("without the other"));
+        assert!(
+            find(&[keys[0]], &none).unwrap_err().context().contains("only one of the variables")
+        );
         assert_eq!(find(&[], &none).unwrap_err().code(), ErrorCode::AuthenticationFailed);
     }
 

@@ -134,9 +134,14 @@ pub(crate) fn tls_problem(error: &ureq::Error, authority: &str) -> Option<Error>
             | CertificateError::ExpiredContext { .. }
             | CertificateError::NotValidYet
             | CertificateError::NotValidYetContext { .. },
-        ) => format!("{certificate}: {error}; renew it, or correct the clock of this host"),
+        ) => format!(
+            "{certificate}: {error}; renew the certificate, or correct the clock of this host"
+        ),
         rustls::Error::InvalidCertificate(_) => {
-            format!("{certificate}: {error}; ask the administrator of the service for another one")
+            format!(
+                "{certificate}: {error}; ask the administrator of the service for another \
+                 certificate"
+            )
         }
         rustls::Error::InvalidMessage(_) => format!(
             "cannot use https with {authority}: the replies of this server are not TLS; check the \

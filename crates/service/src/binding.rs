@@ -32,7 +32,9 @@ pub(crate) fn problems(settings: &NodeSettings) -> Vec<String> {
         ));
     }
     if !cpus.is_empty() && !node.is_empty() {
-        problems.push("`node.cpus` and `node.numa_node` are both set: set one of them".into());
+        problems.push(
+            "`node.cpus` and `node.numa_node` are both set: set only one of these settings".into(),
+        );
     }
     problems
 }

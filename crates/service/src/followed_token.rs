@@ -251,7 +251,7 @@ impl FollowedToken {
         }
         let what = format!(
             "{} has a token of cluster {}, and this process belongs to cluster {}; replace this \
-             token by the one that `skep cluster token --cluster DIRECTORY` prints on the \
+             token by the token that `skep cluster token --cluster DIRECTORY` prints on the \
              management host of this cluster",
             self.files[0].display(),
             token.cluster,

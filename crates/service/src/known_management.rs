@@ -107,17 +107,17 @@ fn read_places(places: &[PathBuf], cluster: ClusterId) -> Vec<String> {
 pub(crate) fn read_regular(path: &Path) -> std::io::Result<Vec<u8>> {
     let wrong = |what: &str| Err(std::io::Error::new(std::io::ErrorKind::InvalidData, what));
     if !std::fs::metadata(path)?.is_file() {
-        return wrong("it is not a regular file");
+        return wrong("the path is not a regular file");
     }
     // The user may replace the file after this check.
     let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
     if !file.metadata()?.is_file() {
-        return wrong("it is not a regular file");
+        return wrong("the path is not a regular file");
     }
     let mut bytes = Vec::new();
     file.take(MAX_FILE).read_to_end(&mut bytes)?;
     match bytes.len() as u64 == MAX_FILE {
-        true => wrong("it is too large"),
+        true => wrong("the file is too large"),
         false => Ok(bytes),
     }
 }

@@ -396,11 +396,11 @@ fn config_set_needs_no_restart_and_refuses_wrong_values() {
         assert!(printed.contains(words), "{arguments:?}: {printed}");
     }
     let changed = cluster.skep(&["config", "set", "chooser", "randomized"]);
-    assert!(changed.contains("randomized now; it was balanced"), "{changed}");
+    assert!(changed.contains("randomized now; the former value was balanced"), "{changed}");
     let shown = cluster.skep_json(&["config", "get", "chooser"]);
     assert_eq!((&shown["word"], &shown["words"][0]), (&json!("randomized"), &json!("balanced")));
     let changed = cluster.skep(&["config", "set", "chooser", "default"]);
-    assert!(changed.contains("balanced now; it was randomized"), "{changed}");
+    assert!(changed.contains("balanced now; the former value was randomized"), "{changed}");
     let changed = cluster.skep_json(&["config", "set", "stripe-width", "default"]);
     assert_eq!((&changed["before"], &changed["value"]), (&json!(3), &json!(32)));
     assert_eq!(value("stripe-width"), json!(32));

@@ -47,7 +47,7 @@ fn target_removed_from_the_settings_is_reported() {
     };
     host.stop();
     start(&mut host, "skep management --directory /srv/m", " serves ");
-    let log = start(&mut host, STORAGE, "the settings do not name it");
+    let log = start(&mut host, STORAGE, "the settings do not name this target");
     assert!(log.contains("ERROR target t") && log.contains("/disk2/skep"), "{log}");
     let health = down(&host, "does not report this target");
     assert!(

@@ -240,7 +240,7 @@ fn each_mount_option_takes_effect() {
         finish(command.arg("umount").args(more).arg(&mount_point), PATIENCE)
     };
     let busy = umount(&[]).expect_failure();
-    assert!(busy.contains("programs use it") && busy.contains("--lazy"), "{busy}");
+    assert!(busy.contains("programs use this mount") && busy.contains("--lazy"), "{busy}");
     umount(&["--lazy"]).expect_success();
     assert_eq!(place.shown(), None);
     assert!(!mount_point.join("file").exists());

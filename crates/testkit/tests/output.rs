@@ -469,18 +469,23 @@ fn errors_have_a_code_a_fix_and_an_exit_code() {
     metadata.signal(Signal::CONT);
     cluster.stop();
     check(&["node", "list", "--cluster", &data], "Disconnected", 3, "skep up");
-    check(&["client", "list", "--cluster", &data], "Disconnected", 3, "check that it is running");
+    check(
+        &["client", "list", "--cluster", &data],
+        "Disconnected",
+        3,
+        "check that the cluster is running",
+    );
     check(
         &["config", "set", "lease", "6s", "--cluster", &data],
         "Disconnected",
         3,
-        "check that it is running",
+        "check that the cluster is running",
     );
     check(
         &["cluster", "format", "--cluster", &data],
         "Disconnected",
         3,
-        "check that it is running",
+        "check that the cluster is running",
     );
 }
 

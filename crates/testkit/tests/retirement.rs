@@ -87,7 +87,7 @@ fn storage_server_can_be_removed_when_it_has_no_files() {
     }
     for id in &old {
         let served = refusal(&cluster, &["target", "remove", "--dry-run", id]);
-        assert!(served.contains("rack2-old serves it"), "{served}");
+        assert!(served.contains("rack2-old serves this target"), "{served}");
         assert_eq!(listed(id), Vec::<serde_json::Value>::new());
     }
 

@@ -163,8 +163,7 @@ pub(crate) fn check_chunk_size(bytes: u64) -> Result<()> {
         let below = above / 2;
         // The size `1MB` means a million bytes, which is not a power of two.
         return Err(invalid(format!(
-            "the chunk size of {bytes} bytes is not a power of two; the nearest powers of two are \
-             {} and {}",
+            "the chunk size of {bytes} bytes is not a power of two; the nearest ones are {} and {}",
             binary(below),
             binary(above)
         )));

@@ -213,7 +213,7 @@ impl Plan {
         );
         must(
             self.mpi_io || !self.collective,
-            "collective I/O (--collective) is a part of MPI-IO: enable it (--mpi-io)",
+            "collective I/O (--collective) is a part of MPI-IO: enable MPI-IO (--mpi-io)",
         );
         must(
             self.write || !self.keep,

@@ -92,7 +92,7 @@ impl IoEngine {
         let refuse = || {
             format!(
                 "file {} exists already: name another path (-o), or use -E, which overwrites the \
-                 file and does not remove it at the end of the run",
+                 file and keeps the file at the end of the run",
                 path.display()
             )
         };

@@ -221,10 +221,10 @@ impl Plan {
         if fits {
             must(
                 self.items_of_process() > 0,
-                "there are more directories in the tree (-z, -b) than items (-n)",
+                "the tree (-z, -b) has more directories than the run has items (-n)",
             );
             let all = u128::from(self.items_of_process()) * u128::from(processes);
-            must(i64::try_from(all).is_ok(), "there are too many items (-n, -I)");
+            must(i64::try_from(all).is_ok(), "the number of items (-n, -I) is too large");
         }
         if problems.is_empty() {
             return Ok(());
@@ -311,7 +311,9 @@ mod tests {
         assert!(problem(|plan| plan.items = None).contains("-n"));
         assert!(problem(|plan| plan.items_per_directory = Some(1)).contains("either"));
         assert!(problem(|plan| (plan.depth, plan.branching) = (40, 2)).contains("has more than"));
-        assert!(problem(|plan| (plan.depth, plan.branching) = (9, 2)).contains("than items"));
+        assert!(
+            problem(|plan| (plan.depth, plan.branching) = (9, 2)).contains("has more directories")
+        );
         let nothing = |plan: &mut Plan| (plan.files_only, plan.directories_only) = (true, true);
         assert!(problem(nothing).contains("cannot be used together"));
         assert!(problem(|plan| plan.read_bytes = 1).contains("-e"));

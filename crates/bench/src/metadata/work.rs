@@ -151,8 +151,8 @@ impl Engine for MetadataEngine {
         if makes && self.seat.rank == 0 && !self.plan.separate_trees {
             fs::create_dir(&top).map_err(|error| match error.kind() {
                 io::ErrorKind::AlreadyExists => format!(
-                    "directory {} exists already, perhaps from a run with -C and no later run with \
-                     -r; name another directory (-d), or remove this one",
+                    "directory {} exists already, perhaps from a run with -C without a following \
+                     run with -r; name another directory (-d), or remove this directory",
                     top.display()
                 ),
                 _ => format!("cannot create directory {}: {error}", top.display()),

@@ -114,7 +114,7 @@ impl ToolEngine {
         if let Some(file) = files.iter().find(|file| fs::symlink_metadata(file).is_ok()) {
             return Err(format!(
                 "file {} exists already: name another path (-o), or use -E, which overwrites the \
-                 file and does not remove it at the end of the run",
+                 file and keeps the file at the end of the run",
                 file.display()
             ));
         }
@@ -166,7 +166,8 @@ impl ToolEngine {
         if step.phase == "tree_creation" {
             let refuse = |error: std::io::Error| match error.kind() {
                 std::io::ErrorKind::AlreadyExists => format!(
-                    "directory {} exists already: name another directory (-d), or remove this one",
+                    "directory {} exists already: name another directory (-d), or remove this \
+                     directory",
                     directory.display()
                 ),
                 _ => at(&directory, "create")(error),

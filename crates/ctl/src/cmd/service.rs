@@ -210,7 +210,7 @@ fn report_init(kind: &'static str, directory: &Path, done: Initialised) -> Resul
             let targets = if done.new_targets == 1 { "target" } else { "targets" };
             text += &format!(" Initialised {} more {targets}.", done.new_targets);
         }
-        format!("{} Start it without --init.", text.trim_start())
+        format!("{} Start the service without --init.", text.trim_start())
     })
 }
 

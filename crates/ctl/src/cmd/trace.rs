@@ -139,8 +139,8 @@ async fn follow(
             .ok_or_else(|| through_mount::no_records(place))?;
         if found.lost > 0 {
             warn(&format!(
-                "{} operations on this mount are missing, because there were more than the mount \
-                 can keep; `skep why` shows the slow operations",
+                "{} operations on this mount are missing, because the mount can keep only a \
+                 limited number of operations; `skep why` shows the slow operations",
                 found.lost
             ));
         }

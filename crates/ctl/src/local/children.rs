@@ -112,7 +112,8 @@ impl Service {
         self.deaths += 1;
         self.start_at = Some(now + self.pause);
         let line = format!(
-            "{} exited unexpectedly ({}); restarting it in {:.1} s (restart {}; log: {})",
+            "{} exited unexpectedly ({}); the supervisor restarts this process in {:.1} s (restart \
+             {}; log: {})",
             self.name,
             describe(status),
             self.pause.as_secs_f64(),

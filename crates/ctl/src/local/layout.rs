@@ -80,7 +80,8 @@ impl Layout {
             return Ok(());
         }
         let problem = match metadata.uid() == user {
-            true => "other users may write to this directory; run `chmod 700` on it".to_owned(),
+            true => "other users may write to this directory; run `chmod 700` on this directory"
+                .to_owned(),
             false => format!(
                 "the directory belongs to user {}, and this command runs as user {user}; run the \
                  command as the owner of the directory, or choose another --data-dir",

@@ -448,7 +448,7 @@ impl Supervisor {
                     was_killed = true;
                     for service in left {
                         print_line(&format!(
-                            "{} has not ended after the signal to end; `skep up` kills it",
+                            "{} has not ended after SIGTERM; `skep up` kills this process",
                             service.name
                         ));
                         service.signal(libc::SIGKILL);

@@ -90,7 +90,8 @@ impl Authority {
             // This member cannot determine whether management executes the command. The sender
             // retries its request, and the next leader executes the request.
             ProposeError::Unknown(error) => {
-                let what = format!("{error}; management may still execute the change later");
+                let what =
+                    format!("{error}; management may still execute the change after this error");
                 Error::new(ErrorCode::TimedOut, what)
             }
         })

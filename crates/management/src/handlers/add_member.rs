@@ -50,7 +50,8 @@ async fn add(authority: &Authority, request: AddMember, limit: Duration) -> Resu
         None => {
             let what = format!(
                 "{name} ({id}) has not stored the log within {:.0} s: check that this node runs \
-                 and that the other management nodes reach it at {}, then repeat the command",
+                 and that the other management nodes reach this node at {}, and then repeat the \
+                 command",
                 limit.as_secs_f64(),
                 node.addresses.join(", ")
             );

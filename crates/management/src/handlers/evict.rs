@@ -27,8 +27,8 @@ pub(super) async fn handle(
     if request.unless_heard && authority.has_contact(node.id) {
         tracing::warn!(
             "client {} ({}) is not evicted: a metadata target has lost contact with this client \
-             and many others, but management receives their heartbeats; check the network of the \
-             metadata servers",
+             and many other clients, but management receives their heartbeats; check the network \
+             of the metadata servers",
             node.id,
             node.name
         );

@@ -12,6 +12,9 @@ pub(super) async fn handle(
 ) -> Result<MapUpdate> {
     authority.command(id, Command::Format).await?;
     let map = authority.map();
-    tracing::info!("formatted the cluster; metadata groups that serve it: {}", map.shards.len());
+    tracing::info!(
+        "formatted the cluster; metadata groups that serve its namespace: {}",
+        map.shards.len()
+    );
     Ok(MapUpdate { map: Some((*map).clone()) })
 }

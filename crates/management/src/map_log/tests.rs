@@ -72,9 +72,9 @@ fn absent_target_is_logged_as_an_error_if_operations_wait() {
     use Reachability::{Offline, Online, ProbablyOffline};
     let Line(level, text) = line(STORAGE, ProbablyOffline, Offline);
     assert_eq!(level, Level::Error);
-    let expected = "storage-1 (n4) at 10.0.0.4:7400 is offline, since it sends no heartbeats; \
-                    operations on files of this service wait until the service is back; other \
-                    files are not affected";
+    let expected = "storage-1 (n4) at 10.0.0.4:7400 is offline, since this server sends no \
+                    heartbeats; operations on files of this service wait until the service is \
+                    back; other files are not affected";
     assert_eq!(text, expected);
     let Line(level, text) = line(METADATA[0], ProbablyOffline, Offline);
     assert_eq!(level, Level::Warn);

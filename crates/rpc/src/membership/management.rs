@@ -239,8 +239,8 @@ impl Management {
                          node, with `skep token install`"
                     ),
                     None => format!(
-                        "management at {address} is not the leader; it reports {named} as the \
-                         leader"
+                        "management at {address} is not the leader; this node reports {named} as \
+                         the leader"
                     ),
                 }
             }

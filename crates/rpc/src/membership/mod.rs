@@ -302,8 +302,8 @@ impl Membership {
             Err(error) => {
                 if self.refusals.is_due(skep_env::now()) {
                     tracing::error!(
-                        "management has removed this node from the cluster, and refuses to \
-                         register it again: {error}"
+                        "management has removed this node from the cluster, and refuses a new \
+                         registration of this node: {error}"
                     );
                 }
                 if is_final(&error) {

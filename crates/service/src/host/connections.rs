@@ -78,7 +78,7 @@ impl ServingNode {
         if !self.send(target, TargetEvent::Connection { socket, peer }) {
             tracing::warn!(
                 "dropped a connection from {address}: too many new connections wait for target \
-                 {target}; the peer connects again"
+                 {target}; the peer opens another connection"
             );
         }
     }

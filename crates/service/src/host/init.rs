@@ -177,10 +177,10 @@ fn warning_by(map: &ClusterMap, path: &Path, own: NodeId) -> Option<String> {
     (former.consistency != Consistency::Bad).then(|| {
         format!(
             "{} was the directory of target {id} of this node, and --init makes a new target in \
-             it. Version {} of the cluster map, the newest on this host, still has target {id} and \
-             does not mark it as lost. If the disk of {id} still exists, remove the new directory \
-             and mount the disk. If {id} has been removed from the cluster since then, no action \
-             is needed",
+             this directory. Version {} of the cluster map, the newest on this host, still has \
+             target {id} and does not mark it as lost. If the disk of {id} still exists, remove \
+             the new directory and mount the disk. If {id} has been removed from the cluster since \
+             then, no action is needed",
             path.display(),
             map.version.raw(),
             id = former.id
@@ -221,8 +221,8 @@ fn missing(target: &Target, group: Option<(GroupId, usize)>) -> String {
              docs/operations/backups.md"
         ),
         (_, TargetKind::Storage, _) => format!(
-            "{data}; if it is lost for good, `skep target remove --lost {}` lists its files, and \
-             explains how to mark it as lost",
+            "{data}; if this data is lost for good, `skep target remove --lost {}` lists the files \
+             of the target, and explains how to mark the target as lost",
             id.raw()
         ),
     }
@@ -234,8 +234,8 @@ pub(super) fn check_disk(path: &Path) -> Result<()> {
         None => Ok(()),
         Some(point) => {
             let problem = format!(
-                "/etc/fstab has a file system for {0}, and it is not mounted; mount it first \
-                 (`mount {0}`)",
+                "/etc/fstab has a file system for {0} that is not mounted; mount this file system \
+                 first (`mount {0}`)",
                 point.display()
             );
             Err(refused(path, &problem))

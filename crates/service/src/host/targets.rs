@@ -205,9 +205,10 @@ impl ServingNode {
         let RegisterReply { node, targets, map } = registered;
         for forgotten in self.unnamed_targets(map, *node) {
             tracing::error!(
-                "target {} ({}) belongs to this service, but the settings do not name it. So the \
-                 target is not served, and operations on its files wait, unless another member of \
-                 its group serves them: add its directory to `targets`, and restart the service",
+                "target {} ({}) belongs to this service, but the settings do not name this target. \
+                 So the target is not served, and operations on its files wait, unless another \
+                 member of its group serves these files: add the directory of the target to \
+                 `targets`, and restart the service",
                 forgotten.id,
                 forgotten.path
             );

@@ -116,7 +116,11 @@ fn in_words(report: &Report) -> String {
     let percent = |share: f64| format!("{:.1} %", share * 100.0);
     let Rules { slower_by, confidence } = report.rules;
     let mut text = match (report.slow.as_slice(), report.measured.targets.len()) {
-        (_, 0 | 1) => "Only one target was measured; a comparison needs two or more.\n".to_owned(),
+        (_, 0 | 1) => {
+            "The benchmark has measured only one target, but a comparison needs at least two \
+             targets.\n"
+                .to_owned()
+        }
         ([], _) => format!(
             "No target is certainly slower than the other targets by {} or more.\n",
             percent(slower_by)

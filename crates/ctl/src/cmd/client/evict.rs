@@ -164,12 +164,13 @@ fn describe(line: &Eviction) -> String {
     match (line.is_dry_run, line.is_released) {
         (true, _) => format!(
             "{name} [ID: {id}] would be evicted: {holds} would be released, its programs would get \
-             EIO for files open for writing, and the mount would rejoin if it is alive."
+             EIO for files open for writing, and the mount, if alive, would rejoin the cluster."
         ),
-        (false, true) => format!("{name} [ID: {id}] is evicted; it held {holds}."),
+        (false, true) => format!("{name} [ID: {id}] is evicted; this client held {holds}."),
         (false, false) => format!(
             "{name} [ID: {id}] is evicted, but not all metadata targets have ended its sessions \
-             yet; it held {holds}. `skep session list --client {id}` shows these sessions."
+             yet; this client held {holds}. `skep session list --client {id}` shows these \
+             sessions."
         ),
     }
 }

@@ -73,8 +73,10 @@ pub(crate) fn run(args: SetArgs) -> Result<()> {
         let (before, value) = (in_unit(setting, it.before), in_unit(setting, it.value));
         match (it.before == it.value, is_dry_run) {
             (true, _) => format!("{} is {value} already.", it.name),
-            (false, true) => format!("{} would be {value}; it is {before}.", it.name),
-            (false, false) => format!("{} is {value} now; it was {before}.", it.name),
+            (false, true) => {
+                format!("{} would be {value}; the current value is {before}.", it.name)
+            }
+            (false, false) => format!("{} is {value} now; the former value was {before}.", it.name),
         }
     })
 }

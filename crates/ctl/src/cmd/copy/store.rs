@@ -204,8 +204,8 @@ impl Stores {
             let what = match is_up {
                 true => "source and destination are in object stores; copy to a directory first",
                 false => {
-                    "some sources are in an object store, and others are not; copy them one \
-                          after the other"
+                    "some sources are in an object store, and other sources are not; copy each \
+                     kind of source with a separate command"
                 }
             };
             let what = format!("cannot copy {}: {what}", other.display());

@@ -184,13 +184,13 @@ fn as_text(bundle: &Bundle) -> String {
     let missing = match bundle.members.iter().any(is_of_service) {
         true => "",
         false => {
-            "\nIt has no log of a service. If services on this host write their logs to files, \
-             name each file with --log FILE, and write the bundle again."
+            "\nThe bundle has no log of a service. If services on this host write their logs to \
+             files, name each file with --log FILE, and repeat the command."
         }
     };
     let mut text = format!(
-        "Wrote {} with {} files ({}). It has no secrets of the cluster, but names of hosts, users \
-         and paths; check its contents before you pass it on.{missing}",
+        "Wrote {} with {} files ({}). The bundle has no secrets of the cluster, but names of \
+         hosts, users and paths; check the contents of the bundle before you pass it on.{missing}",
         bundle.file,
         bundle.members.len(),
         size(bundle.bytes)
@@ -206,9 +206,9 @@ fn as_text(bundle: &Bundle) -> String {
         let shown = shown.join(",");
         let count = bundle.missing_hosts.len();
         text += &format!(
-            "\nIt has no logs of {count} other hosts of services: {shown}. Add them with \
-             --hosts FILE (the hosts file of skep deploy) or --ssh HOST,..., or run the command on \
-             these hosts."
+            "\nThe bundle has no logs of {count} other hosts of services: {shown}. Add these logs \
+             with --hosts FILE (the hosts file of skep deploy) or --ssh HOST,..., or run the \
+             command on these hosts."
         );
     }
     text
@@ -441,7 +441,10 @@ mod tests {
         assert_eq!(missing_hosts, ["s1", "s2"]);
         assert!(other_hosts_in("cannot reach management", "own").is_empty());
         let text = as_text(&Bundle { missing_hosts, ..bundle(Vec::new()) });
-        assert!(text.contains("2 other hosts of services: s1,s2. Add them with --hosts"), "{text}");
+        assert!(
+            text.contains("2 other hosts of services: s1,s2. Add these logs with --hosts"),
+            "{text}"
+        );
         let problem = Some("cannot reach host s1 by ssh".to_owned());
         let hosts = vec![
             HostResult { host: "s1".into(), problem },

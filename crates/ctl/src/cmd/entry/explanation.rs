@@ -15,14 +15,14 @@ pub(super) fn effect_of_absent(map: &ClusterMap, kind: FileKind, groups: &[Group
             (FileKind::Directory, true) => write!(
                 text,
                 "; target {target} was marked as lost, so new files in this directory fail with \
-                 ENOSPC until `skep entry set --inherit` or `--targets` gives the directory another \
-                 pattern"
+                 ENOSPC until `skep entry set --inherit` or `--targets` gives the directory \
+                 another pattern"
             ),
             (FileKind::Directory, false) => write!(
                 text,
-                "; target {target} is closed, so new files in this directory fail with ENOSPC until \
-                 `skep target set-state {id} open`, or until `skep entry set` gives the directory \
-                 another pattern"
+                "; target {target} is closed, so new files in this directory fail with ENOSPC \
+                 until `skep target set-state {id} open`, or until `skep entry set` gives the \
+                 directory another pattern"
             ),
             (_, true) => write!(
                 text,
@@ -41,12 +41,12 @@ pub(super) fn why(map: &ClusterMap, component: &Component) -> String {
     }
     let rule = match component.chooser {
         Chooser::Cluster | Chooser::Balanced if map.has_domains() => {
-            "equally many targets on each server, or one more on some servers; evenly over failure \
-             domains; targets with more free space get more files"
+            "equally many targets on each server, or one additional target on some servers; evenly \
+             over failure domains; targets with more free space get more files"
         }
         Chooser::Cluster | Chooser::Balanced => {
-            "equally many targets on each server, or one more on some servers; targets with more \
-             free space get more files"
+            "equally many targets on each server, or one additional target on some servers; \
+             targets with more free space get more files"
         }
         Chooser::Randomized => {
             "random targets, one from each of several equal parts of the list of all targets"

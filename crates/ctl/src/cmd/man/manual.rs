@@ -50,12 +50,13 @@ pub(crate) fn page_of_the_helper() -> (String, String) {
         .version(skep_service::PROGRAM_VERSION)
         .about("Mount a cluster of Skep, for mount(8) and /etc/fstab")
         .long_about(
-            "mount.skep is a link to the program skep. mount(8) runs it for `mount -t skep` and \
-             for lines of type skep in /etc/fstab; under the name mount.fuse.skep it serves `mount \
-             -o remount`, and under the name umount.fuse.skep it serves umount(8), which then waits \
-             for the end of the mount's process. It mounts as skep-mount(1) does, continues in the \
-             background, and prints nothing on success. The exit code is 0 on success, 1 for an \
-             invalid command line, and 32 if nothing was mounted.",
+            "mount.skep is a link to the program skep. mount(8) runs this link for `mount -t skep` \
+             and for lines of type skep in /etc/fstab. Under the name mount.fuse.skep, the program \
+             serves `mount -o remount`, and under the name umount.fuse.skep, the program serves \
+             umount(8), which then waits for the end of the mount's process. mount.skep mounts as \
+             skep-mount(1) does, continues in the background, and prints nothing on success. The \
+             exit code is 0 on success, 1 for an invalid command line, and 32 if nothing was \
+             mounted.",
         )
         .disable_help_flag(true)
         .disable_version_flag(true)

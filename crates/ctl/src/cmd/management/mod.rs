@@ -106,9 +106,9 @@ fn initialise(settings: ManagementSettings, args: &ServiceArgs) -> Result<()> {
     };
     print(&made, |InitReport { directory, cluster, .. }| {
         format!(
-            "Initialised {directory} for the new cluster {cluster}, with management at {}. \
-             Start it without --init; `skep cluster token --cluster {directory}` prints \
-             the token that other nodes need to join.{}",
+            "Initialised {directory} for the new cluster {cluster}, with management at {}. Start \
+             management without --init; `skep cluster token --cluster {directory}` prints the \
+             token that other nodes need to join.{}",
             token.addresses.join(", "),
             other_addresses(&advertised.unused)
         )
@@ -132,8 +132,8 @@ fn join(settings: ManagementSettings, args: &ServiceArgs) -> Result<()> {
     let made = JoinReport { kind: "management", directory, cluster, node: node.raw() };
     print(&made, |JoinReport { directory, cluster, node, .. }| {
         format!(
-            "Initialised {directory} for management node {node} of cluster {cluster}. Start it \
-             without --init, then run `skep management add {node}`.\n"
+            "Initialised {directory} for management node {node} of cluster {cluster}. Start the \
+             node without --init, and then run `skep management add {node}`.\n"
         )
     })
 }

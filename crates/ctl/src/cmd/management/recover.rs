@@ -74,12 +74,12 @@ fn as_text(recovery: &Recovery) -> String {
             "{directory} has the changes up to {last} of cluster {cluster}, whose members were \
              {members}. The last change is of term {term}. If other members remain, run this \
              command with --confirm on the member with the highest term. If several members have \
-             this term, choose the one with the highest number of the last change.\n"
+             this term, choose the member with the highest number of the last change.\n"
         ),
         false => format!(
-            "{directory} is the only member of cluster {cluster} now, with the changes up to \
-             {last}. Start management with this directory. Never start the previous members \
-             {members} again.\n"
+            "{directory} is now the only member of cluster {cluster}, with the changes up to \
+             {last}. Start management with this directory. Never restart the previous members \
+             {members}.\n"
         ),
     }
 }

@@ -81,7 +81,7 @@ impl Status {
     /// several members.
     pub(super) fn warning(&self) -> String {
         match self.voters {
-            2 => "Management has two members, and stops when one of them is lost: add a third \
+            2 => "Management has two members, and stops after the loss of one member: add a third \
                   member.\n"
                 .to_owned(),
             count if count > 2 && count % 2 == 0 => format!(

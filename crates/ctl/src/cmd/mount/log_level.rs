@@ -30,8 +30,8 @@ pub(super) fn follow_signals() -> Result<()> {
                 };
                 if let Err(error) = logging::change(wanted) {
                     tracing::warn!(
-                        "a signal has requested another log level, and this mount cannot \
-                         change it: {error}"
+                        "a signal has requested another log level, and this mount cannot change \
+                         its log level: {error}"
                     );
                 }
             }

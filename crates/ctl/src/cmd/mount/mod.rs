@@ -394,7 +394,9 @@ fn detach(args: &MountArgs, asked: Options, access: &Access) -> Result<()> {
     }
     let transport = attribute(&directory, skep_fuse::TRANSPORT_XATTR).ok();
     let mounted = MountReport { mount_point: directory.display().to_string(), transport };
-    print(&mounted, |it| format!("{} is mounted; `skep umount {0}` unmounts it.", it.mount_point))
+    print(&mounted, |it| {
+        format!("{} is mounted; `skep umount {0}` unmounts this directory.", it.mount_point)
+    })
 }
 
 /// Returns the error of the background process if the process has exited, and `None` while the

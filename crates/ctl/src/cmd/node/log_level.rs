@@ -134,8 +134,9 @@ fn silent(error: Error) -> Error {
     if error.code() != ErrorCode::TimedOut {
         return error;
     }
-    let hint = "`skep client list` shows its host and its process: on that host, `kill -USR1 PID` \
-                makes the log one step more detailed, and `kill -USR2 PID` restores the level";
+    let hint = "`skep client list` shows the host and the process of the client: on that host, \
+                `kill -USR1 PID` makes the log one step more detailed, and `kill -USR2 PID` \
+                restores the level";
     Error::new(error.code(), format!("{}; {hint}", error.context()))
 }
 

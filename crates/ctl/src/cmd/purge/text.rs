@@ -59,8 +59,8 @@ pub(super) fn of(outcome: &PurgeOutcome, max_share: u64) -> String {
     if outcome.is_dry_run && outcome.files > 0 {
         text += &match outcome.is_above_share(max_share) {
             true => format!(
-                "\nThis is more than the limit of {max_share}% of all files. --apply removes them \
-                 only with a higher --max-share.\n"
+                "\nThis is more than the limit of {max_share}% of all files. --apply removes these \
+                 files only with a higher --max-share.\n"
             ),
             false => "\nThis was a dry run. --apply removes the files.\n".to_owned(),
         };

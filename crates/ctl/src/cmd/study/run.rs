@@ -222,7 +222,9 @@ fn stop_on_signals() -> Result<()> {
             let signals = skep_env::Signals::take(&NUMBERS)?;
             signals.next().await?;
             STOP.store(true, Ordering::Relaxed);
-            print_progress("stopping after this run; press Ctrl-C again to stop now");
+            print_progress(
+                "the study stops after this run; press Ctrl-C a second time to stop the study now",
+            );
             signals.next().await?;
             skep_bench::interrupt();
             std::io::Result::Ok(())

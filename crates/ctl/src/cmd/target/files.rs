@@ -105,7 +105,7 @@ async fn null_separated(paths: &mut EntryPaths, files: &[GroupFile]) -> Result<V
 
 fn as_table(lines: &[TargetFile], with_paths: bool) -> String {
     if lines.is_empty() {
-        return "No file is stored on this target, and no stripe pattern names it.\n".into();
+        return "This target stores no file, and no stripe pattern names this target.\n".into();
     }
     let titles = ["ENTRY", "KIND", "PATH"];
     let columns = if with_paths { titles.len() } else { titles.len() - 1 };

@@ -187,7 +187,7 @@ fn as_text(loss: &Loss) -> String {
     let _ = writeln!(
         text,
         "Target {id} ({path}): {} {}. `skep entry map FILE` shows which ranges of a file are on \
-         it.",
+         this target.",
         match files.iter().filter(|file| file.lost_bytes > 0).count() {
             1 => "1 file loses".to_owned(),
             count => format!("{count} files lose"),
@@ -205,17 +205,18 @@ fn as_text(loss: &Loss) -> String {
     if *unwritten_files > 0 {
         let _ = writeln!(
             text,
-            "Further files that have no bytes on the target, but name it in their stripe patterns: \
-             {unwritten_files}. These files lose nothing, but after the loss, writes beyond their \
-             current size can fail with EIO. `skep target files --paths {id}` lists these files \
-             too; `cp -a FILE FILE.new && mv FILE.new FILE` places such a file on other targets."
+            "Further files that have no bytes on the target, but name the target in their stripe \
+             patterns: {unwritten_files}. These files lose nothing, but after the loss, writes \
+             beyond their current size can fail with EIO. `skep target files --paths {id}` also \
+             lists these files; `cp -a FILE FILE.new && mv FILE.new FILE` places such a file on \
+             other targets."
         );
     }
     if *transactions > 0 {
         let _ = writeln!(
             text,
             "{transactions} transactions are in progress and may have created files that the list \
-             lacks. `skep target files {id}` lists such files later."
+             lacks. `skep target files {id}` lists such files after the end of the transactions."
         );
     }
     for directory in directories {
@@ -229,7 +230,7 @@ fn as_text(loss: &Loss) -> String {
         let _ = writeln!(
             text,
             "For files {WITHOUT_NAME}, `skep client files` shows which mounts have these files \
-             open: such a file vanishes when the programs close it."
+             open: such a file vanishes when the programs close the file."
         );
     }
     text + &last_line(loss)
@@ -282,7 +283,7 @@ mod tests {
         assert!(!as_text(&loss).contains("Further files"), "{}", as_text(&loss));
         (loss.is_given_up, loss.unwritten_files) = (true, 118);
         let text = as_text(&loss);
-        assert!(text.contains("name it in their stripe patterns: 118."), "{text}");
+        assert!(text.contains("name the target in their stripe patterns: 118."), "{text}");
         assert!(text.contains("is marked as lost") && !text.contains("--confirm"), "{text}");
     }
 }

@@ -103,7 +103,7 @@ fn as_text(removal: &Removal) -> String {
         (true, _) => format!("Target {id} ({path}) can be removed.\n"),
         (false, Some(reused_by)) => format!(
             "Target {id} ({path}) is removed. {path} is now the directory of target {reused_by}: \
-             do not delete it.\n"
+             do not delete this directory.\n"
         ),
         (false, None) => {
             format!("Target {id} ({path}) is removed. Its directory can be deleted.\n")
@@ -298,7 +298,7 @@ mod tests {
             as_text(&Removal { id: 7, path: "/disk1/skep".into(), is_dry_run: false, reused_by })
         };
         let kept = text(reused_by);
-        assert!(kept.contains("directory of target 9: do not delete it"), "{kept}");
+        assert!(kept.contains("directory of target 9: do not delete this directory"), "{kept}");
         assert!(text(None).contains("can be deleted"));
     }
 

@@ -63,7 +63,7 @@ pub(crate) fn run(args: SetStateArgs) -> Result<()> {
             TargetState::Open => format!("Target {id} ({path}) is open to new files.\n"),
             TargetState::Closed => format!(
                 "Target {id} ({path}) is closed to new files. `skep target files --paths {id}` \
-                 lists the files on it.\n"
+                 lists the files on this target.\n"
             ),
         }
     })

@@ -167,7 +167,7 @@ fn with_changes(
     if is_changed(tree)? {
         let restored = undo(tree, false)?;
         if let Some(error) = refused(&restored) {
-            let what = format!("{error}; `skep tune undo` tries again");
+            let what = format!("{error}; `skep tune undo` repeats the attempt");
             return Err(Error::new(ErrorCode::Io, what));
         }
     }
