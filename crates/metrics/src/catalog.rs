@@ -42,7 +42,7 @@ macro_rules! operations {
                 concat!("skep_", $service, "_operations"),
                 Unit::Count,
                 &[$($label,)* "operation"],
-                concat!("Operations ", $of, " that were completed, including failed ones."),
+                concat!("Operations ", $of, " that were completed, including failed operations."),
             ),
             errors: &Definition::counter(
                 concat!("skep_", $service, "_operation_errors"),
@@ -136,7 +136,7 @@ definitions! {
     /// Time that requests spent in each stage, by the cause of the load.
     LOAD_STAGE_SECONDS = Definition::counter("skep_load_stage_seconds", Unit::Seconds, LOAD_STAGE,
         "Sum of the times of requests in each stage, by client, by user and by job. Requests whose \
-         purpose is to wait for an event are left out.");
+         purpose is to wait for an event do not count.");
     /// Time in which file data was transferred, by client.
     LOAD_MOVING_SECONDS = Definition::counter("skep_load_moving_seconds", Unit::Seconds, LOAD,
         "Time in which file data of a client's requests arrived or left. Simultaneous transfers of \
@@ -179,8 +179,9 @@ definitions! {
          `skep_metadata_client_silent_seconds`.");
     /// Waits that the search for silent clients has not examined.
     WAITS_UNEXAMINED = Definition::gauge("skep_metadata_waits_unexamined", Unit::Count, TARGET,
-        "Waits for locks that the last search for silent clients has not examined, since it \
-         examines a limited number. `skep_metadata_waits_for_client` leaves them out.");
+        "Waits for locks that the last search for silent clients has not examined, since a search \
+         examines a limited number of waits. `skep_metadata_waits_for_client` does not count these \
+         waits.");
     /// Chunk files of removed files that a metadata target still has to remove from storage.
     REMOVALS_QUEUED = Definition::gauge("skep_metadata_removals_queued", Unit::Count, TARGET,
         "Chunk files of removed files that a metadata target has not yet asked storage to remove. \
@@ -190,7 +191,7 @@ definitions! {
     /// Requests to a metadata target that have no reply yet.
     METADATA_OPEN = Definition::gauge("skep_metadata_requests_open", Unit::Count, TARGET,
         "Requests to a metadata target that have no reply yet. Requests whose purpose is to wait \
-         for an event are left out.");
+         for an event do not count.");
     /// Start of the oldest request to a metadata target that has no reply yet.
     METADATA_OLDEST = Definition::gauge("skep_metadata_oldest_request_start_seconds",
         Unit::Seconds, TARGET,
@@ -228,15 +229,14 @@ definitions! {
          For `pages`: opens of files whose pages the kernel did not have, or had to drop.");
     /// Duration of a mount's recoveries.
     MOUNT_RECOVERY = Definition::histogram("skep_mount_recovery_seconds", RECOVERY_OF_PROCESS,
-        "Duration of the recoveries of a mount: `session` opened a lost session at a metadata \
-         group and its files again, `replay` sent changes, opens and locks again that a metadata \
-         target had lost in a power loss, and `rejoin` registered the mount again after an \
-         eviction.");
+        "Duration of the recoveries of a mount: `session` reopened a lost session at a metadata \
+         group and its files, `replay` repeated changes, opens and locks that a metadata target \
+         had lost in a power loss, and `rejoin` registered the mount anew after an eviction.");
     /// Changes that a mount has repeated after a power loss of a metadata host.
     MOUNT_REPLAYED = Definition::counter("skep_mount_replayed_changes", Unit::Count, REPLAY,
         "Acknowledged changes that a power loss of a metadata host had reverted, by result: \
-         `replayed` if the target has executed the change again, and `failed` if it could not. \
-         The log of the mount names the failed ones.");
+         `replayed` if the target has repeated the change, and `failed` if the target could not \
+         repeat it. The log of the mount names the failed changes.");
     /// Duration of the recoveries of a management node.
     MANAGEMENT_RECOVERY = Definition::histogram("skep_management_recovery_seconds",
         RECOVERY_OF_PROCESS,
@@ -251,7 +251,7 @@ definitions! {
     /// Misses of the block cache of a metadata target's key-value store.
     METADATA_CACHE_MISSES = Definition::counter("skep_metadata_cache_misses", Unit::Count, CACHE,
         "Blocks that a metadata target's key-value store read from its files, because its cache \
-         did not have them.");
+         did not have these blocks.");
     /// Duration of a metadata target's recoveries.
     METADATA_RECOVERY = Definition::histogram("skep_metadata_recovery_seconds", RECOVERY,
         "Duration of the recoveries of a metadata target: `log_replay` opened store and log at the \
@@ -295,7 +295,7 @@ definitions! {
     /// Current alerts of the monitor.
     ALERT = Definition::gauge("skep_alert", Unit::Count, ALERT_LABELS,
         "Always 1, for each current alert of the monitor, at most 200. `fault` is the object of \
-         the alert from which this one follows, or else the object of this alert. The monitor's \
+         the alert from which this alert follows, or else the object of this alert. The monitor's \
          page and `skep health check` show the facts and the remedy.");
     /// Version of the newest cluster map of the process.
     NODE_MAP_VERSION = Definition::gauge("skep_node_map_version", Unit::Count, &[],
@@ -303,7 +303,7 @@ definitions! {
 
     /// Requests that the process has sent to targets more than once.
     RETRIES = Definition::counter("skep_rpc_retries", Unit::Count, &[],
-        "Requests to targets that the process has sent again, or could not send at its first \
+        "Requests to targets that the process has sent repeatedly, or could not send at its first \
          attempt.");
     /// Connections to targets that the process has opened.
     CONNECTS = Definition::counter("skep_rpc_connects", Unit::Count, &[],
@@ -313,8 +313,8 @@ definitions! {
         "Connections to targets that the process has closed because no request used them.");
     /// Idle connections that clients had opened, and that the process has closed.
     IDLE_PEERS = Definition::counter("skep_rpc_idle_peers_closed", Unit::Count, &[],
-        "Idle connections, opened by clients, that the process has closed because it had almost as \
-         many connections as its limit of open files allows.");
+        "Idle connections, opened by clients, that the process has closed because the process had \
+         almost as many connections as its limit of open files allows.");
     /// Open connections of the process.
     CONNECTIONS = Definition::gauge("skep_rpc_connections", Unit::Count, &[],
         "Connections between nodes of the cluster that the process has open, in both directions.");
@@ -375,7 +375,7 @@ definitions! {
     MANAGEMENT_BACKUP = Definition::gauge("skep_management_last_backup_seconds", Unit::Seconds,
         &[],
         "Time of the last `skep cluster backup` of this directory of management, in seconds since \
-         1970. Absent if there was none.");
+         1970. Absent before the first backup.");
     /// Time at which management's directory was created.
     MANAGEMENT_CREATED = Definition::gauge("skep_management_created_seconds", Unit::Seconds, &[],
         "Time at which this directory of management was initialised or restored, in seconds since \
@@ -388,7 +388,7 @@ definitions! {
         "Bytes read from a disk of the host (rkB/s of iostat).");
     /// Sum of the durations of all reads of a disk.
     DISK_READ_SECONDS = Definition::counter("skep_host_disk_read_seconds", Unit::Seconds, DEVICE,
-        "Sum of the durations of all reads of a disk. Divided by the number of reads, it is \
+        "Sum of the durations of all reads of a disk. This sum divided by the number of reads is \
          r_await of iostat.");
     /// Number of writes to a disk.
     DISK_WRITES = Definition::counter("skep_host_disk_writes", Unit::Count, DEVICE,
@@ -398,7 +398,7 @@ definitions! {
         "Bytes written to a disk of the host (wkB/s of iostat).");
     /// Sum of the durations of all writes of a disk.
     DISK_WRITE_SECONDS = Definition::counter("skep_host_disk_write_seconds", Unit::Seconds, DEVICE,
-        "Sum of the durations of all writes of a disk. Divided by the number of writes, it is \
+        "Sum of the durations of all writes of a disk. This sum divided by the number of writes is \
          w_await of iostat.");
     /// Number of flushes of a disk's cache.
     DISK_FLUSHES = Definition::counter("skep_host_disk_flushes", Unit::Count, DEVICE,
@@ -423,8 +423,8 @@ definitions! {
         DEVICE, "Bytes discarded on a disk of the host (dkB/s of iostat).");
     /// Sum of the durations of all discards of a disk.
     DISK_DISCARD_SECONDS = Definition::counter("skep_host_disk_discard_seconds", Unit::Seconds,
-        DEVICE, "Sum of the durations of all discards of a disk. Divided by the number of \
-         discards, it is d_await of iostat.");
+        DEVICE, "Sum of the durations of all discards of a disk. This sum divided by the number of \
+         discards is d_await of iostat.");
     /// Number of requests that a disk is processing.
     DISK_IN_FLIGHT = Definition::gauge("skep_host_disk_in_flight", Unit::Count, DEVICE,
         "Requests in progress at a disk of the host.");
@@ -433,8 +433,8 @@ definitions! {
         "Time in which a disk had requests (%util of iostat).");
     /// Sum of the times of requests, including the time in which they wait for the disk.
     DISK_QUEUE_SECONDS = Definition::counter("skep_host_disk_queue_seconds", Unit::Seconds, DEVICE,
-        "Sum of the times for which requests waited for a disk or were processed by it (aqu-sz of \
-         iostat).");
+        "Sum of the times for which requests waited for a disk or the disk processed requests \
+         (aqu-sz of iostat).");
     /// Bytes received by a network interface.
     NETWORK_RECEIVED = Definition::counter("skep_host_network_received_bytes", Unit::Bytes, DEVICE,
         "Bytes that a network interface of the host has received.");
