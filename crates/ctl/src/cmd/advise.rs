@@ -54,11 +54,11 @@ const USUAL_INTERVAL: Duration = Duration::from_secs(3);
 
 /// Propose stripe patterns and numbers of processes, with the measurements behind them
 ///
-/// Uses the sizes of the files at each path, their pattern, and the clients that write to them.
-/// With --job, --interval or --history, the command also uses the load, and with --darshan the
-/// accesses of a program. The command proposes only changes that follow from these numbers. With
-/// --apply, the command sets the proposed pattern for new files of directories; without this
-/// option, it changes nothing.
+/// Uses the sizes of the files at each path, their pattern, and the clients that write to these
+/// files. With --job, --interval or --history, the command also uses the load, and with --darshan
+/// the accesses of a program. The command proposes only changes that follow from these numbers.
+/// With --apply, the command sets the proposed pattern for new files of directories; without this
+/// option, the command changes nothing.
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct AdviseArgs {

@@ -54,9 +54,9 @@ const EXAMPLES: &[Example] = &[
 /// Copy files and trees in parallel, from and to mounted file systems and object stores
 ///
 /// A single SOURCE is copied to the path DESTINATION itself, so that a second run with the same
-/// arguments continues the first. Several sources, or a DESTINATION with `/` at its end, are copied
-/// below DESTINATION. Modes, owners, times, extended attributes, hard links, symbolic links and
-/// holes are preserved. Each copy gets its name when it is complete and synced. Exit code 1 or
+/// arguments continues the first run. Several sources, or a DESTINATION with `/` at its end, are
+/// copied below DESTINATION. Modes, owners, times, extended attributes, hard links, symbolic links
+/// and holes are preserved. Each copy gets its name when it is complete and synced. Exit code 1 or
 /// higher means that an entry is missing at the destination. With --hosts or --job, each host
 /// copies a share of the files and of the pieces of large files; both paths must be the same on all
 /// hosts. A path `s3://bucket/key` is in an object store, which keeps contents, modes, owners and
@@ -87,13 +87,14 @@ pub(crate) struct CopyArgs {
     /// incomplete copies of large files
     #[arg(long)]
     resume: bool,
-    /// Compare all bytes of each copy with its source afterwards
+    /// Compare all bytes of each copy with its source after the copy
     #[arg(long)]
     verify: bool,
     /// Do not sync files and directories: faster, but a power loss may leave incomplete copies
     #[arg(long)]
     no_sync: bool,
-    /// Only count files and bytes; copy nothing. Not with --hosts or --job: one host counts alone
+    /// Only count files and bytes; copy nothing. Cannot be used with --hosts or --job, because a
+    /// single host counts
     #[arg(long, conflicts_with_all = ["hosts", "job", "part"])]
     dry_run: bool,
     /// Leave out the contents of directories where another file system is mounted

@@ -23,9 +23,9 @@ const EXAMPLES: &[Example] = &[
 /// Check the stores of a stopped cluster: names, link counts, opens and chunk files
 ///
 /// Compares the records of all metadata targets with each other, and with the chunk files of the
-/// storage targets. Repairs nothing. All services must be stopped, and all metadata targets must be
-/// visible on this host; storage targets that are not visible are skipped. File data is not read,
-/// because each read of a file checks its checksums.
+/// storage targets. The command repairs nothing. All services must be stopped, and all metadata
+/// targets must be visible on this host; storage targets that are not visible are skipped. File
+/// data is not read, because each read of a file checks its checksums.
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct FsckArgs {

@@ -55,11 +55,11 @@ const QUIET: Duration = Duration::from_secs(2);
 /// Without --apply, only shows what would be removed: files, bytes, users, directories and the
 /// oldest files. The age of a file counts from its last modification (mtime) or its last change of
 /// owner, mode or name (ctime), the newer of the two. Skep stores no times of reading, so a file
-/// that programs only read grows old. Files that a program has open for writing stay, on whatever
-/// host it runs. All kinds of entries except directories count as files. A file with several names
-/// loses each name in DIRECTORY, and its bytes are free after the last one. No symbolic link is
-/// followed, and no other file system that is mounted below DIRECTORY is entered. Exit code 1
-/// means that the purge was refused or interrupted, or that a file could not be read or removed.
+/// that programs only read grows old. Files that a program on any host has open for writing stay.
+/// All kinds of entries except directories count as files. A file with several names loses each
+/// name in DIRECTORY, and its bytes are free after the loss of the last name. No symbolic link is
+/// followed, and no other file system that is mounted below DIRECTORY is entered. Exit code 1 means
+/// that the purge was refused or interrupted, or that a file could not be read or removed.
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct PurgeArgs {

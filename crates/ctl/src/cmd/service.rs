@@ -40,7 +40,7 @@ pub(super) struct ServiceArgs {
     /// Data directory of a target; may be repeated
     #[arg(long, value_name = "DIR")]
     pub(super) target: Vec<String>,
-    /// Setting that replaces the one in the configuration file; may be repeated
+    /// Setting that replaces the setting in the configuration file; may be repeated
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub(super) set: Vec<String>,
     /// Initialise empty directories for a new node (for management: a new cluster), and exit. For

@@ -42,13 +42,13 @@ const EXAMPLES: &[Example] = &[
 /// operations.
 const EVERY: Duration = Duration::from_millis(100);
 
-/// Follow the operations on a file, or on a directory and its entries, as they end
+/// Show each operation on a file, or on a directory and its entries, at the end of the operation
 ///
-/// While the command runs, and for 10 seconds afterwards, the mount of the path keeps a record of
-/// each operation with its requests to targets. The command needs no token. A user sees only
+/// While the command runs, and for 10 seconds after its end, the mount of the path keeps a record
+/// of each operation with its requests to targets. The command needs no token. A user sees only
 /// operations of this user on this mount, and root sees the operations of all users. Operations
 /// that the kernel answers from its caches do not reach the mount. If there are more operations
-/// than the mount can keep, the command reports the number of missing ones.
+/// than the mount can keep, the command reports the number of missing operations.
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct TraceArgs {

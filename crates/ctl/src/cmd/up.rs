@@ -36,7 +36,7 @@ const EXAMPLES: &[Example] = &[
     ),
 ];
 
-/// Start a complete cluster on this host, mount it, and keep it running
+/// Start and mount a complete cluster on this host, and keep the cluster running
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct UpArgs {
@@ -49,8 +49,8 @@ pub(crate) struct UpArgs {
     /// Number of management nodes: 1, 3 or 5 [default: 1, or as the cluster was created]
     #[arg(long)]
     management_nodes: Option<u16>,
-    /// Number of metadata services. Each has one target, or one for each copy of metadata [default:
-    /// 2, or as the cluster was created]
+    /// Number of metadata services. Each service has one target, or one target for each copy of
+    /// metadata [default: 2, or as the cluster was created]
     #[arg(long)]
     metadata_targets: Option<u16>,
     /// Number of copies of metadata, each on a different metadata service [default: 1, or as the

@@ -43,20 +43,20 @@ const EXAMPLES: &[Example] = &[
 /// Longest past span that `--since` accepts. The monitor stores no older evidence.
 const LONGEST_SPAN: Duration = Duration::from_millis(EVIDENCE_PIECE_MS * EVIDENCE_PIECES as u64);
 
-/// Explain why operations are slow: where their time goes, and the causes
+/// Explain why operations are slow: the stages that take their time, and the causes
 ///
 /// Divides the time of the requests by target and phase (waiting, processing, disk, log sync,
 /// network), compares targets with their peers, and names slow disks and links, full targets, hot
 /// directories, users whose requests keep a target busy, and stopped clients for which others wait.
 /// Requests that have no reply yet are shown with the object for which they wait: a target that
 /// does not answer, or a lock. All other statistics are about requests that end while the command
-/// measures. With --since, they are about a past time, and come from the monitor.
+/// measures. With --since, the statistics are about a past time, and come from the monitor.
 ///
 /// A user who cannot read the cluster's token sees the operations of this user on PATH: on a file,
 /// or on a directory and everything below it. Without PATH, the report is about all operations of
 /// this user on the mount of the working directory, or on the only mount of this host. If the
 /// lookup of PATH itself waits for a server, the report is about the whole mount. If management
-/// does not answer, the report with PATH is about the operations on its mount too.
+/// does not answer, the report with PATH is also about the operations on its mount.
 ///
 /// With --op, explains one operation: each slow operation has a trace id, which the logs of mounts
 /// and services and the list of the slowest operations show. Mounts and services keep the records

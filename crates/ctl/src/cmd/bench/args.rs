@@ -23,8 +23,8 @@ pub(crate) struct HostArgs {
     /// Processes on each host [default: 1]
     #[arg(long, value_name = "NUMBER")]
     pub(super) processes_per_host: Option<u32>,
-    /// Command prefix that runs a command on a host, with {host} for its name; it must not prompt,
-    /// and `skep` must be in the PATH there
+    /// Command prefix that runs a command on a host, with {host} for its name; this command must
+    /// not prompt, and `skep` must be in the PATH of the host
     #[arg(long, default_value = "ssh -o BatchMode=yes {host}", value_name = "COMMAND")]
     pub(super) enter: String,
     /// Stop the benchmark if no process makes progress for this time
@@ -60,8 +60,8 @@ pub(crate) struct RunnerArgs {
 /// The option for the file to which a run writes its results.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct ResultArgs {
-    /// Write each result to this new file as soon as it is measured, as a line of JSON; disk space
-    /// for all results is allocated before the first measurement
+    /// Write each result to this new file immediately after its measurement, as a line of JSON;
+    /// disk space for all results is allocated before the first measurement
     #[arg(long, value_name = "FILE")]
     pub(super) result_file: Option<PathBuf>,
 }

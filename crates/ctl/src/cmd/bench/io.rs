@@ -60,7 +60,7 @@ pub(crate) struct IoArgs {
     /// name
     #[arg(short = 'o', long = "path", value_name = "FILE")]
     path: String,
-    /// Use a named set of options; options given beside it replace options of the set
+    /// Use a named set of options; other options of the command line replace options of the set
     #[arg(long, value_name = "NAME", value_parser = presets::of_io())]
     preset: Option<String>,
     /// Switches of the preset to leave out
@@ -78,7 +78,7 @@ pub(crate) struct IoArgs {
     /// Contiguous bytes of each process in a segment [default: 1m]
     #[arg(short = 'b', long, value_name = "SIZE", value_parser = parse_size)]
     block_size: Option<u64>,
-    /// Number of segments: each holds one block of every process
+    /// Number of segments; each segment holds one block of every process
     #[arg(short = 's', long, default_value_t = 1, value_name = "NUMBER")]
     segments: u64,
     /// Use one file per process (N-N) instead of a shared file (N-1)
@@ -102,7 +102,7 @@ pub(crate) struct IoArgs {
     /// Do not remove the files at the end
     #[arg(short = 'k', long)]
     keep: bool,
-    /// Overwrite existing files, and do not remove them
+    /// Overwrite existing files, and keep these files at the end of the run
     #[arg(short = 'E', long)]
     use_existing: bool,
     /// Number of repetitions [default: 1]
@@ -111,7 +111,7 @@ pub(crate) struct IoArgs {
     /// Verify the written data after the measurement
     #[arg(short = 'W', long)]
     verify_write: bool,
-    /// Verify the data while it is read, as part of the measured time
+    /// Verify the data during the read, as part of the measured time
     #[arg(short = 'R', long)]
     verify_read: bool,
     /// Bypass the page cache (`O_DIRECT`)
@@ -123,7 +123,7 @@ pub(crate) struct IoArgs {
     /// Use collective transfers of MPI-IO, in which all processes take part; only with --mpi-io
     #[arg(long, requires = "mpi_io")]
     collective: bool,
-    /// Number that identifies this run in the written data, so that a later run with the same
+    /// Number that identifies this run in the written data, so that a further run with the same
     /// number can verify the data (-r -R) [default: a random number]
     #[arg(short = 'G', long, value_name = "NUMBER")]
     signature: Option<u32>,

@@ -48,7 +48,7 @@ pub(crate) struct MetadataArgs {
     /// Existing directory to work in; {host} becomes the host's name
     #[arg(short = 'd', long, value_name = "DIR")]
     directory: PathBuf,
-    /// Use a named set of options; options given beside it replace options of the set
+    /// Use a named set of options; other options of the command line replace options of the set
     #[arg(long, value_name = "NAME", value_parser = presets::of_metadata())]
     preset: Option<String>,
     /// Items per process, over all directories of the tree

@@ -60,7 +60,7 @@ pub(crate) struct NetArgs {
     /// Connections from each process to each service; each has one message in flight
     #[arg(long, default_value_t = 4, value_name = "NUMBER")]
     streams: u16,
-    /// Number of empty messages whose round trips are timed one by one; 0: none
+    /// Number of empty messages whose round trips are measured separately; 0: none
     #[arg(long, default_value_t = 200, value_name = "NUMBER")]
     round_trips: u32,
     /// Number of repetitions

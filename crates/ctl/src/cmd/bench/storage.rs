@@ -56,7 +56,7 @@ pub(super) struct StorageOptions {
     /// Number of repetitions
     #[arg(long, default_value_t = 1, value_name = "NUMBER")]
     repetitions: u32,
-    /// Measure one target after the other, instead of all at the same time
+    /// Measure one target at a time, instead of all targets at the same time
     #[arg(long)]
     one_by_one: bool,
     /// Stop the benchmark if no target makes progress for this time

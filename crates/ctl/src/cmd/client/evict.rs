@@ -26,8 +26,8 @@ const EXAMPLES: &[Example] = &[
 /// Evict clients from the cluster: release their open files and locks immediately
 ///
 /// Programs of an evicted client get EIO for files that they have open for writing or have locked.
-/// A mount that is still alive rejoins by itself as a new client with another id. Evicting a client
-/// that is alive requires --force.
+/// A mount that is still alive rejoins the cluster as a new client with another id. Evicting a
+/// client that is alive requires --force.
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct EvictArgs {

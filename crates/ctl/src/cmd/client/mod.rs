@@ -10,7 +10,7 @@ use clap::Subcommand;
 use skep_types::Result;
 use std::process::ExitCode;
 
-/// List clients (the mounts of the cluster), show their load, and evict them
+/// List clients (the mounts of the cluster), show the load of clients, and evict clients
 #[derive(Debug, Subcommand)]
 pub(crate) enum ClientVerb {
     List(list::ListArgs),

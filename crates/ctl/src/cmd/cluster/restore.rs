@@ -15,8 +15,8 @@ const EXAMPLES: &[Example] = &[(
 
 /// Make a directory of management from a copy, after a check of the copy
 ///
-/// Refuses a directory that is not empty. Afterwards start management. Services and mounts
-/// then continue without a restart. Mounts that were made after the copy join again, and their
+/// Refuses a directory that is not empty. Afterwards start management. Services and mounts then
+/// continue without a restart. Mounts that were made after the copy rejoin the cluster, and their
 /// files open for writing return EIO.
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]

@@ -16,7 +16,7 @@ const EXAMPLES: &[Example] = &[(
     "skep cluster token --cluster /srv/skep/management",
 )];
 
-/// Print the token that nodes need to join and clients to mount; keep it secret
+/// Print the token that nodes need to join and clients need to mount; keep this token secret
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct TokenArgs {

@@ -8,7 +8,7 @@ use skep_types::Result;
 
 const EXAMPLES: &[Example] = &[("show one setting", "skep config get lease")];
 
-/// Show one setting, or all of them
+/// Show one setting, or all settings
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct GetArgs {

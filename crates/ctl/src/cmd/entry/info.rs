@@ -32,8 +32,8 @@ const EXAMPLES: &[Example] = &[
 
 /// Show details of files and directories: ids, size, stripe pattern, targets
 ///
-/// The mount answers, so no token is needed. With one path, JSON is one object; with several paths
-/// or --recursive, it is a list.
+/// The mount answers, so no token is needed. With one path, the JSON output is an object; with
+/// several paths or --recursive, the JSON output is a list.
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct InfoArgs {

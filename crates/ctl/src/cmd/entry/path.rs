@@ -21,8 +21,8 @@ const EXAMPLES: &[Example] = &[
 /// Show the paths of files and directories by their entry ids
 ///
 /// In a mount, the command lists the directories on the path with the permissions of its user, and
-/// needs no token. With the token, it shows paths from the root of the file system. `skep entry
-/// info` shows the id of a path.
+/// needs no token. With the token, the command shows paths from the root of the file system. `skep
+/// entry info` shows the id of a path.
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct PathArgs {

@@ -24,7 +24,8 @@ pub(super) struct PatternArgs {
         conflicts_with_all = ["targets", "groups"],
     )]
     num_targets: Option<String>,
-    /// Bytes that go to one target before the next one follows: a power of two from 64KiB to 1GiB
+    /// Number of consecutive bytes on one target before the bytes on the next target: a power of
+    /// two from 64KiB to 1GiB
     #[arg(long, value_name = "SIZE")]
     chunk_size: Option<String>,
     /// Policy that chooses the targets

@@ -30,7 +30,7 @@ const EXAMPLES: &[Example] = &[
 pub(crate) struct SetArgs {
     #[command(flatten)]
     asked: PatternArgs,
-    /// Remove the directory's own pattern: the cluster's settings apply again
+    /// Remove the directory's own pattern, so that the cluster's settings apply
     #[arg(long = "inherit", conflicts_with = "asked-pattern")]
     is_inherited: bool,
     /// Paths of directories or files in a mount

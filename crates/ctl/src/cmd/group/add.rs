@@ -23,10 +23,11 @@ const ATTEMPTS: u32 = 5;
 
 /// Give a metadata group a further member, which gets a copy of the metadata
 ///
-/// The group continues to serve during the copy. The target must have no group. It serves as a
-/// backup member as soon as it has the copy and all later changes; `skep group status` shows the
-/// progress. The setting metadata-copy-rate limits the rate of the copy. The target must lie on
-/// another node and in another failure domain than the members, unless --allow-same-node is given.
+/// The group continues to serve during the copy. The target must have no group. The target serves
+/// as a backup member as soon as it has the copy and all following changes; `skep group status`
+/// shows the progress. The setting metadata-copy-rate limits the rate of the copy. The target must
+/// lie on another node and in another failure domain than the members, unless --allow-same-node is
+/// given.
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(ADD_EXAMPLES))]
 pub(crate) struct AddArgs {
@@ -41,8 +42,8 @@ pub(crate) struct AddArgs {
 /// Take a member out of its metadata group
 ///
 /// The primary cannot be removed: make another member the primary first (`skep group move`). The
-/// data on the target is worthless afterwards. `skep group add` makes the target a member of a
-/// group again, and `skep target remove` removes it from the cluster.
+/// data on the removed target is worthless. `skep group add` makes the target a member of a group,
+/// and `skep target remove` removes it from the cluster.
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(REMOVE_EXAMPLES))]
 pub(crate) struct RemoveArgs {

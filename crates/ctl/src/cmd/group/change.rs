@@ -19,8 +19,9 @@ const MOVE_EXAMPLES: &[Example] =
 /// Stop waiting for a member of a metadata group
 ///
 /// Without this command, the primary drops a member that has not answered for the time of the
-/// setting metadata-lease (2 s by default). The target stays in the group. When its service runs
-/// again and reaches the primary, the target gets the missing changes and serves again.
+/// setting metadata-lease (2 s by default). The target stays in the group. When the service of the
+/// dropped member runs and reaches the primary, the target gets the missing changes and returns to
+/// service.
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(DROP_EXAMPLES))]
 pub(crate) struct DropArgs {

@@ -20,10 +20,10 @@ const EXAMPLES: &[Example] = &[
 /// Create a group from targets that have no group and no data
 ///
 /// A new metadata target waits for a group if the setting metadata-copies is above 1. `skep cluster
-/// format` divides the namespace over the groups that exist then: a group that is created later
-/// serves no part of it. All targets of a group hold the same data; the first one is the
-/// primary. The targets must lie on different nodes and in different failure domains, unless
-/// --allow-same-node is given.
+/// format` divides the namespace over the groups that exist at that time: a group that is created
+/// after this command serves no part of the namespace. All targets of a group hold the same data;
+/// the first target is the primary. The targets must lie on different nodes and in different
+/// failure domains, unless --allow-same-node is given.
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct CreateArgs {
@@ -32,7 +32,8 @@ pub(crate) struct CreateArgs {
     /// Ids of targets without a group (`skep target list`)
     #[arg(value_name = "TARGET", required = true, num_args = 1..=3)]
     targets: Vec<String>,
-    /// Accept targets on one node or in one failure domain, although one failure may lose them all
+    /// Accept targets on one node or in one failure domain, although a single failure may lose all
+    /// these targets
     #[arg(long)]
     allow_same_node: bool,
 }

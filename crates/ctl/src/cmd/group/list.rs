@@ -15,8 +15,9 @@ const EXAMPLES: &[Example] = &[("list all groups with their members", "skep grou
 
 /// List all groups with their members, and the state of each member
 ///
-/// For each member of a metadata group that does not serve, also shows how much data it lacks.
-/// `skep health check` measures the rate too, and estimates the time until the member serves.
+/// For each member of a metadata group that does not serve, also shows how much data this member
+/// lacks. `skep health check` also measures the rate, and estimates the time until the member
+/// serves.
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct ListArgs {

@@ -87,7 +87,8 @@ pub(crate) struct UpArgs {
 /// The options for metadata.
 #[derive(Debug, clap::Args)]
 struct MetadataArgs {
-    /// Number of metadata hosts, each with one metadata service; the first one also runs management
+    /// Number of metadata hosts, each with one metadata service; the first host also runs
+    /// management
     #[arg(long, value_name = "COUNT")]
     metadata_servers: Option<u16>,
     /// Metadata targets per metadata host

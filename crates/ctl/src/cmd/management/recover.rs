@@ -23,15 +23,16 @@ const EXAMPLES: &[Example] = &[
 ///
 /// Run the command on the member with the most changes, while the service of this member is
 /// stopped. Changes that only the lost members have are gone, so new ids and map versions continue
-/// at much higher numbers, as after `skep cluster restore`. Never start the other members again:
-/// make their directories empty, and add them as new members.
+/// at much higher numbers, as after `skep cluster restore`. Never restart the other members: make
+/// their directories empty, and add the nodes as new members.
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct RecoverArgs {
     /// Directory of the member
     #[arg(long)]
     directory: PathBuf,
-    /// Make this member the only member; without this option, only show which changes it has
+    /// Make this member the only member; without this option, only show which changes this member
+    /// has
     #[arg(long = "confirm")]
     is_confirmed: bool,
 }

@@ -14,8 +14,8 @@ const EXAMPLES: &[Example] = &[("list the management nodes", "skep management st
 
 /// List the management nodes: role, state, and the lag of each
 ///
-/// A management node with the role `none` is not a member yet; `skep management add` makes it a
-/// member.
+/// A management node with the role `none` is not a member yet; `skep management add` makes such a
+/// node a member.
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct StatusArgs {

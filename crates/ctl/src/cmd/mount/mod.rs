@@ -122,7 +122,7 @@ pub(crate) struct MountArgs {
     /// Log level, or a filter such as `info,skep_client=debug`
     #[arg(long, default_value = DEFAULT_LOG, value_parser = values::levels())]
     log: String,
-    /// Size at which the log file is renamed to FILE.old and a new one is started; 0: never
+    /// Size at which the mount renames the log file to FILE.old and starts a new log file; 0: never
     /// [default in the background: 16MiB]
     #[arg(long)]
     log_limit: Option<ByteSize>,

@@ -29,7 +29,7 @@ const EXAMPLES: &[Example] = &[
 ];
 
 /// Compare predictions with measured tables. Your own tables (--tables) do not calibrate the model
-/// here, so the comparison tests the model
+/// for this command, so the comparison tests the model
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct CompareArgs {

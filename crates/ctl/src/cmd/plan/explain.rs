@@ -25,7 +25,7 @@ const EXAMPLES: &[Example] = &[
     ),
 ];
 
-/// Explain the predicted rate and the cost of a system: every limit, and the lowest one
+/// Explain the predicted rate and the cost of a system: every limit, and the lowest limit
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct ExplainArgs {

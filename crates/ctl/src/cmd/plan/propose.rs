@@ -73,7 +73,7 @@ pub(crate) struct ProposeArgs {
     #[arg(long = "place", value_delimiter = ',', value_name = "NAMES")]
     places: Vec<String>,
     /// Type of a server for management and metadata beside the storage servers [default: the
-    /// storage servers run them too]
+    /// storage servers also run these services]
     #[arg(long, value_name = "NAME")]
     metadata_server: Option<String>,
     /// Maximum number of systems to show

@@ -33,7 +33,7 @@ pub(crate) struct PublishedArgs {
     /// Directory of the study
     #[arg(required_unless_present = "print_series")]
     directory: Option<PathBuf>,
-    /// File with series that replace the built-in ones
+    /// File with series that replace the built-in series
     #[arg(long, value_name = "FILE")]
     series: Option<PathBuf>,
     /// Include invalid runs, in which the CPU was the limit

@@ -32,7 +32,7 @@ pub(crate) struct ReportArgs {
     #[arg(long = "with-invalid")]
     includes_invalid: bool,
     /// Required share of the limit of the hardware, in percent: the best result of each operation
-    /// with each number of servers must reach it
+    /// with each number of servers must reach this share
     #[arg(long, value_name = "PERCENT", value_parser = percent)]
     least_share: Option<f64>,
     /// Directory of the study; the report goes to its subdirectory `report`

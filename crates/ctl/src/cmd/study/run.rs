@@ -28,7 +28,7 @@ const EXAMPLES: &[Example] = &[
     ("list the runs, and run nothing", "skep study run scenario1 --dry-run"),
 ];
 
-/// Run a study or resume one: in its own lab, in a running lab, or on any mounted file system.
+/// Run a study or resume a study: in its own lab, in a running lab, or on any mounted file system.
 /// Ctrl-C ends the study after the current run; no result is lost
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
@@ -40,7 +40,7 @@ pub(crate) struct RunArgs {
     /// removed at the end
     #[arg(long, value_name = "NAME", conflicts_with = "mount")]
     lab: Option<String>,
-    /// Directory on the file system to study, mounted here and on all hosts
+    /// Directory on the file system to study, mounted on this host and on all client hosts
     #[arg(long, value_name = "DIR")]
     mount: Option<PathBuf>,
     /// Client hosts on which the file system is mounted; `localhost` is this host [default:
@@ -53,8 +53,8 @@ pub(crate) struct RunArgs {
     /// Servers whose caches are dropped too
     #[arg(long, value_delimiter = ',', value_name = "NAMES", conflicts_with = "lab")]
     server_hosts: Vec<String>,
-    /// Command prefix that runs a command on a host, with {host} for its name; it must not prompt,
-    /// and `skep` must be in the PATH there
+    /// Command prefix that runs a command on a host, with {host} for its name; this command must
+    /// not prompt, and `skep` must be in the PATH of the host
     #[arg(long, default_value = "ssh -o BatchMode=yes {host}", value_name = "COMMAND")]
     enter: String,
     /// Name of the lab that is started for the study; studies at the same time need different names

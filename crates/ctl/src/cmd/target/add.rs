@@ -19,9 +19,10 @@ const EXAMPLES: &[Example] = &[(
 
 /// Add a target to a running service, without a restart
 ///
-/// The service initialises the directory, serves it immediately, and serves it again after each
-/// later start, so its settings need no change. The directory must be blank, or must not exist. New
-/// files use a new storage target immediately. `skep target remove` takes the target out again.
+/// The service initialises the directory, and serves the new target immediately and after each
+/// following start, so the settings of the service need no change. The directory must be blank, or
+/// must not exist. New files use a new storage target immediately. `skep target remove` removes the
+/// target from the cluster.
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct AddArgs {

@@ -28,7 +28,7 @@ const EXAMPLES: &[Example] = &[
 pub(crate) struct FilesArgs {
     #[command(flatten)]
     query: ClusterArgs,
-    /// Show the paths too
+    /// Also show the paths
     #[arg(long = "paths")]
     with_paths: bool,
     /// Print only the paths of the files, each followed by a NUL character, for `xargs -0`

@@ -15,7 +15,7 @@ use clap::Subcommand;
 use skep_types::Result;
 use std::process::ExitCode;
 
-/// List targets, add them, show their load, and take them out of the cluster
+/// List targets, add targets, show the load of targets, and remove targets from the cluster
 #[derive(Debug, Subcommand)]
 pub(crate) enum TargetVerb {
     List(list::ListArgs),

@@ -25,9 +25,9 @@ const EXAMPLES: &[Example] = &[
 /// Remove a target that stores no data, or mark a target as lost
 ///
 /// The command refuses as long as a file is stored on the target, a directory's pattern names it,
-/// the target is open to new files, or the settings of its service name it. A target that `skep
-/// target add` has added is removed without a restart of its service. The id of a removed target is
-/// never used again.
+/// the target is open to new files, or the settings of its service name the target. A target that
+/// `skep target add` has added is removed without a restart of its service. The id of a removed
+/// target is never used again.
 ///
 /// If the disk of a target is lost for good, `--lost` marks the target as lost. Without
 /// `--confirm`, the command lists the files that lose bytes, and changes nothing.
@@ -39,11 +39,11 @@ pub(crate) struct RemoveArgs {
     /// Check whether the target can be removed; change nothing
     #[arg(long = "dry-run")]
     is_dry_run: bool,
-    /// Mark a target as lost, if its disk is lost for good: reads of the bytes on it fail with EIO
-    /// instead of waiting. Without --confirm, only lists the files that lose bytes
+    /// Mark a target as lost, if its disk is lost for good: reads of the bytes on this target fail
+    /// with EIO instead of waiting. Without --confirm, only lists the files that lose bytes
     #[arg(long = "lost", conflicts_with = "is_dry_run")]
     is_lost: bool,
-    /// With --lost: the id of the target once more. This cannot be undone
+    /// With --lost: the id of the target a second time. This mark cannot be undone
     #[arg(long, value_name = "ID", requires = "is_lost")]
     confirm: Option<String>,
     /// Id of a target

@@ -31,11 +31,11 @@ const EXAMPLES: &[Example] = &[
     ("put metadata target 9 in the place of target 4 in its group", "skep target replace 4 9"),
 ];
 
-/// Put a new metadata target in the place of another one in its group
+/// Put a new metadata target in the place of another target in its group
 ///
 /// First make a target on the new disk with `skep target add`. The command makes this target a
-/// member of the group, waits until it has all data, and takes the former target out of the group.
-/// The group serves meanwhile. If the command is interrupted, run it again.
+/// member of the group, waits until the new target has all data, and removes the former target from
+/// the group. The group serves during the command. After an interruption, repeat the command.
 ///
 /// The bytes of a storage target exist once, and no command moves them. For a storage target, the
 /// command changes nothing, and prints the steps.
@@ -51,7 +51,8 @@ pub(crate) struct ReplaceArgs {
     /// Id of the target to be replaced
     #[arg(value_name = "TARGET")]
     former: String,
-    /// Id of the target that takes its place. Without it, the command only prints what to do
+    /// Id of the target that takes its place. Without this target, the command only prints the
+    /// steps
     #[arg(value_name = "NEW")]
     new: Option<String>,
 }

@@ -23,16 +23,17 @@ const EXAMPLES: &[Example] = &[
 
 /// Mark the directory of a metadata target that was restored from a backup
 ///
-/// Run it on the target's host before the service starts. New inodes then get numbers far above all
-/// numbers that were assigned after the backup was made. Files that were created after the backup
-/// have no names any more; storage keeps their bytes until --allow-removal permits their removal.
+/// Run this command on the target's host before the service starts. New inodes then get numbers far
+/// above all numbers that were assigned after the backup was made. Files that were created after
+/// the backup have no names any more; storage keeps their bytes until --allow-removal permits their
+/// removal.
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct RestoredArgs {
     /// Directory of the metadata target
     directory: PathBuf,
-    /// Permit storage again to remove chunk files that have no inode. The service of the target
-    /// may run meanwhile
+    /// Permit the removal of chunk files that have no inode. The service of the target may run
+    /// during this command
     #[arg(long)]
     allow_removal: bool,
 }

@@ -14,10 +14,10 @@ const EXAMPLES: &[Example] = &[
     ("place new files on target 6 again", "skep target set-state 6 open"),
 ];
 
-/// Close a storage target to new files, or open it again
+/// Close a storage target to new files, or reopen a closed target
 ///
 /// A closed target still serves reads and writes of the files that it stores. New files are placed
-/// on other targets. The state lasts until it is changed.
+/// on other targets. The state lasts until the next change.
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct SetStateArgs {
@@ -35,7 +35,7 @@ pub(crate) struct SetStateArgs {
 enum TargetState {
     /// The target gets new files
     Open,
-    /// The target serves its files and gets no new ones
+    /// The target serves its files and gets no new files
     Closed,
 }
 

@@ -21,14 +21,15 @@ const EXAMPLES: &[Example] = &[(
 /// Give services on this host a new token of their cluster
 ///
 /// A running service uses the new secret after a second, without a restart. Until `skep token
-/// revoke`, it still accepts the previous token, because other nodes may not have the new token
-/// yet. If the new token has other addresses of management, the service uses them from its next
-/// start.
+/// revoke`, the service still accepts the previous token, because other nodes may not have the new
+/// token yet. If the new token has other addresses of management, the service uses these addresses
+/// from its next start.
 ///
 /// The command first checks that management, at the addresses in the token, accepts the token. With
 /// a wrong token, the service could not join its cluster any more. If other management nodes refuse
-/// the token, the command warns about them: install it there too. If a service has never joined,
-/// and management refuses the previous token of its directory, the command removes that token.
+/// the token, the command warns about these nodes: also install the token on these nodes. If a
+/// service has never joined, and management refuses the previous token of its directory, the
+/// command removes that token.
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct InstallArgs {

@@ -16,12 +16,12 @@ const EXAMPLES: &[Example] = &[(
     "skep token replace --directory /srv/skep/management",
 )];
 
-/// Create a new token on the management host and print it; keep it secret
+/// Create a new token on the management host and print this token; keep the token secret
 ///
 /// The previous token stays valid until `skep token revoke`. Give the new token to all services
 /// with `skep token install` before a client uses it, because a service without the new token
 /// refuses that client. If the cluster has several management nodes, install the new token on each
-/// other management node first. The command warns about management nodes that refuse it.
+/// other management node first. The command warns about management nodes that refuse the new token.
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct ReplaceArgs {

@@ -22,7 +22,7 @@ const EXAMPLES: &[Example] = &[
 ///
 /// Without `--entirely`, commands and new nodes that have only this token are refused, and nodes
 /// that have joined are still accepted. With `--entirely`, the service opens no connection to a
-/// node that has only this token; run it when all services and mounts have a newer token.
+/// node that has only this token; use `--entirely` when all services and mounts have a newer token.
 /// Connections that are open stay open.
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]

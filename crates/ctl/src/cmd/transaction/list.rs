@@ -13,9 +13,9 @@ const EXAMPLES: &[Example] =
 
 /// List the transactions that are prepared at metadata targets and wait for a decision
 ///
-/// A transaction between metadata targets, such as a rename between two of them, is prepared for
-/// milliseconds. A transaction stays in this list if its coordinator does not reply or its decision
-/// cannot be carried out. Its names and inodes stay locked meanwhile.
+/// A transaction between metadata targets, such as a rename between two metadata targets, is
+/// prepared for milliseconds. A transaction stays in this list if its coordinator does not reply or
+/// its decision cannot be carried out. The names and inodes of such a transaction stay locked.
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct ListArgs {

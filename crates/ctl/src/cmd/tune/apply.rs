@@ -23,8 +23,8 @@ const EXAMPLES: &[Example] = &[
 ];
 
 /// Change the settings of this host that deviate from the rules, now and at each boot. The previous
-/// values are recorded first; `skep tune undo` restores them. Exit code 6 means that the kernel
-/// refused some values
+/// values are recorded first; `skep tune undo` restores the former values. Exit code 6 means that
+/// the kernel refused some values
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct ApplyArgs {

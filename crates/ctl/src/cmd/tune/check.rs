@@ -26,7 +26,7 @@ const EXAMPLES: &[Example] = &[
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct CheckArgs {
-    /// Also show the values that do not deviate, and advice on making file systems
+    /// Also show the values that do not deviate, and advice on the creation of file systems
     #[arg(long)]
     all: bool,
     #[command(flatten)]

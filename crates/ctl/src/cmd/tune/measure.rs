@@ -31,9 +31,9 @@ const SIGNIFICANT: f64 = 0.05;
 
 /// Measure a command with each setting that deviates, and restore the former settings
 ///
-/// For each rule, the command runs several times with the former values and with the recommended
-/// ones, in turn. After each change, the former values are restored. If this command is killed,
-/// `skep tune undo` restores them.
+/// For each rule, the command runs several times, in turn with the former values and with the
+/// recommended values. After each change, the former values are restored. If this command is
+/// killed, `skep tune undo` restores the former values.
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct MeasureArgs {
