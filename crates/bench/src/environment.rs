@@ -1,5 +1,5 @@
 //! The environment of a host: its distribution, kernel, hardware, settings and mount. A run stores
-//! this record with its results, so that readers can judge the results afterwards.
+//! this record with its results, so that readers of the results can judge them.
 
 mod machine;
 
@@ -117,7 +117,7 @@ pub(crate) fn boot_id() -> String {
 fn mount_of(mounts: &str, path: &Path) -> Option<Mount> {
     let found = mounts.lines().filter_map(parse).filter(|mount| path.starts_with(&mount.point));
     // Among the mount points that contain the path, the function uses the longest mount point. If
-    // several mounts have this mount point, the last mount hides the others.
+    // several mounts have this mount point, the last mount hides the earlier mounts.
     found.max_by_key(|mount| mount.point.len())
 }
 

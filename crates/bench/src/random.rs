@@ -5,8 +5,8 @@ pub(crate) use skep_types::random::mix;
 /// A permutation of `0..count`.
 ///
 /// The permutation uses four rounds of a Feistel network over a range that is at most four times as
-/// large as `count`. A result outside of `0..count` passes through the network again, on average
-/// fewer than four times.
+/// large as `count`. A result outside of `0..count` makes further passes through the network, on
+/// average fewer than four.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Permutation {
     count: u64,

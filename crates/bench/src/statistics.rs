@@ -33,26 +33,26 @@ impl Summary {
     }
 }
 
-/// A first measurement that is below the mean of the others by at least this share is as low as in
-/// a warm-up.
+/// A first measurement that is below the mean of the following measurements by at least this share
+/// is as low as in a warm-up.
 const WARM_UP: f64 = 0.05;
 
-/// The first of repeated measurements of a rate, compared with the others.
+/// The first of repeated measurements of a rate, compared with the following measurements.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct FirstValue {
-    /// Difference between the mean of the others and the first value, as a share of the mean. A
-    /// negative share means that the first value is above the mean.
+    /// Difference between the mean of the following values and the first value, as a share of the
+    /// mean. A negative share means that the first value is above the mean.
     pub below: f64,
-    /// Whether the first value is lower than each of the others.
+    /// Whether the first value is lower than each following value.
     pub is_lowest: bool,
-    /// Whether the first value is farther from the lowest of the others than these are from each
-    /// other.
+    /// Whether the first value is below the lowest following value by more than the range of the
+    /// following values.
     is_apart: bool,
 }
 
 impl FirstValue {
-    /// Compares the first of `values` with the others. `None` means that there are fewer than three
-    /// values, or that the mean of the others is not positive.
+    /// Compares the first of `values` with the following values. `None` means that `values` has
+    /// fewer than three values, or that the mean of the following values is not positive.
     pub fn of(values: &[f64]) -> Option<Self> {
         let (first, others) = values.split_first()?;
         let of_others = Summary::of(others).filter(|_| others.len() > 1)?;
@@ -64,18 +64,19 @@ impl FirstValue {
     }
 }
 
-/// Whether a first measurement that is below the others by the share `below` is as low as in a
-/// warm-up. This function does not check two further conditions. For one series, the first value
-/// must also be apart from the other values ([`warm_up`]). For many series, the caller checks that
-/// in most series the first value is the lowest.
+/// Whether a first measurement that is below the following measurements by the share `below` is as
+/// low as in a warm-up. This function does not check two further conditions. For one series, the
+/// first value must also be apart from the other values ([`warm_up`]). For many series, the caller
+/// checks that in most series the first value is the lowest.
 pub fn is_as_low_as_a_warm_up(below: f64) -> bool {
     below >= WARM_UP
 }
 
-/// Compares the first of repeated measurements with the mean of the others. Returns how far the
-/// first value is below this mean, as a share of the mean. `None` means that the measurements show
-/// no warm-up: there are fewer than three values, the share is less than 5 %, or the first value is
-/// not farther from the lowest other value than the other values are from each other.
+/// Compares the first of repeated measurements with the mean of the following measurements. Returns
+/// how far the first value is below this mean, as a share of the mean. `None` means that the
+/// measurements show no warm-up: there are fewer than three values, the share is less than 5 %, or
+/// the first value is not farther from the lowest other value than the other values are from each
+/// other.
 pub fn warm_up(values: &[f64]) -> Option<f64> {
     let first = FirstValue::of(values)?;
     (is_as_low_as_a_warm_up(first.below) && first.is_apart).then_some(first.below)

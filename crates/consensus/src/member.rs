@@ -68,7 +68,7 @@ pub enum ProposeError {
 pub struct LogStatus {
     /// The newest term in the messages that the member has received.
     pub term: u64,
-    /// The leader in this term. `None` while the member knows no leader.
+    /// The leader in this term. This field is `None` while the member has no leader.
     pub leader: Option<u64>,
     /// Index of the last entry that the member has stored.
     pub last: u64,
@@ -373,8 +373,8 @@ impl<S: StateMachine> Member<S> {
         }
     }
 
-    /// Calls `read` with the state machine. The state machine has applied all commands that this
-    /// member knows to be committed.
+    /// Calls `read` with the state machine. The state machine has applied all commands up to the
+    /// commit index of this member.
     pub fn with_state<T>(&self, read: impl FnOnce(&S) -> T) -> T {
         self.state.with(read)
     }

@@ -4,10 +4,9 @@
 //! and the members at this position. The application owns the state itself ([`StateMachine`]).
 //!
 //! # Crash rule
-//! The state is only in memory. A start restores the state from the snapshot. The member applies
-//! each entry after the snapshot again as soon as the member knows that the entry is committed. A
-//! snapshot replaces the snapshot file atomically, and is durable before the log removes entries
-//! ([`SnapshotEnd`]).
+//! The state is only in memory. A start restores the state from the snapshot. The member repeats
+//! each entry after the snapshot as soon as the commit index covers the entry. A snapshot replaces
+//! the snapshot file atomically, and is durable before the log removes entries ([`SnapshotEnd`]).
 
 use crate::limits::MAX_SNAPSHOT_BYTES;
 use crate::raft_types::{

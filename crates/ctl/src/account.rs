@@ -5,7 +5,8 @@
 //! - Root never opens a path that the user has chosen. Only the program opens such a path.
 //! - The program ends at its time limit, even if the user has stopped the program.
 //!
-//! The invariants concern processes of the host, so no function here can check them.
+//! The invariants concern processes of the host, so no function of this module can check the
+//! invariants.
 //!
 //! Held by the tests `programs_of_an_account_have_only_the_rights_of_its_user` and
 //! `stopped_program_of_a_user_ends_at_its_time_limit`, and by the jobs of the external check

@@ -115,7 +115,7 @@ pub(crate) struct Lag {
     bytes: Option<u64>,
     /// Whether the member gets a copy of the store.
     by_copy: bool,
-    /// The rate at which the lag becomes smaller.
+    /// The rate at which the lag decreases.
     bytes_per_second: Option<u64>,
     /// Estimated number of seconds until the member lacks nothing.
     seconds_left: Option<u64>,

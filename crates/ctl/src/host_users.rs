@@ -11,7 +11,7 @@ use std::process::{Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 
 /// Time limit for an answer of the name services in seconds. If the name services do not answer in
-/// time, this process does not ask them again.
+/// time, this process sends no further query to the name services.
 const PATIENCE_S: &str = "2";
 /// Maximum number of names or ids in one question.
 const MAX_KEYS: usize = 256;
@@ -82,7 +82,7 @@ pub(crate) fn names_of<'a>(
 /// Returns the id of a user. `name` is the user's name on this host, or the id as text.
 ///
 /// # Errors
-/// `InvalidArgument` if this host does not know the user.
+/// `InvalidArgument` if this host has no such user.
 pub(crate) fn user_named(name: &str) -> Result<u32> {
     let mut names = names_in(Database::Users.file());
     let is_option = name.starts_with('-');

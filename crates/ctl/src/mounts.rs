@@ -197,7 +197,8 @@ pub(crate) fn unmount(directory: &Path, is_lazy: bool) -> Result<()> {
              --lazy {shown}` detaches the mount nevertheless"
         )
     } else {
-        // Both programs print the path again in their message, and end the message with a period.
+        // Each of the two programs repeats the path in its message, and ends the message with a
+        // period.
         why.trim_start_matches("umount: ").trim_end_matches('.').to_owned()
     };
     Err(Error::new(ErrorCode::InUse, format!("cannot unmount {shown}: {what}")))

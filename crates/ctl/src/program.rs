@@ -20,8 +20,8 @@ pub(crate) fn is_umount_helper(program: &OsStr) -> bool {
     Path::new(program).file_name().is_some_and(|name| name == "umount.fuse.skep")
 }
 
-/// Returns a command that runs the executable of this process again, even if a newer build has
-/// replaced its file.
+/// Returns a command that runs the executable of this process a second time, even if a newer build
+/// has replaced the file.
 pub(crate) fn program() -> Command {
     let mut command = Command::new("/proc/self/exe");
     // If the new process had the name of a helper, it would parse its arguments as this helper

@@ -172,9 +172,9 @@ impl Job {
     }
 }
 
-/// Lets tasks of this process's Slurm job start on this node again, by the removal of the file that
-/// refuses these tasks. A job that its user releases (`scontrol release`) keeps its job id, so the
-/// file would also refuse the tasks of its next start.
+/// Permits tasks of this process's Slurm job on this node, by the removal of the file that refuses
+/// these tasks. A job that its user releases (`scontrol release`) keeps its job id, so the file
+/// would also refuse the tasks of its next start.
 ///
 /// # Errors
 /// `Configuration` if this process does not belong to a job, and `Io` if the file cannot be

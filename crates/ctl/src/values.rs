@@ -1,6 +1,6 @@
 //! Values that shell completion and the help text suggest for arguments. The parser also accepts
 //! any other value. If such a value is invalid, the command reports an error that names the object
-//! and the possible values, which the parser does not know.
+//! and the possible values, which the parser cannot name.
 
 use clap::builder::{PossibleValue, StringValueParser, TypedValueParser};
 use clap::{Arg, Command};

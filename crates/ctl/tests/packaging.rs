@@ -72,7 +72,7 @@ fn command_line_of_each_service_unit_is_accepted() {
         assert_eq!(value(&unit, "Install", "WantedBy"), "skep.target");
         // systemd starts mounts of network file systems after the service, and stops these mounts
         // before the service. The systemd target that defines this order is active only if a unit
-        // wants it.
+        // has a `Wants=` for this target.
         assert_eq!(value(&unit, "Unit", "Before"), "remote-fs-pre.target");
         let wanted = value(&unit, "Unit", "Wants");
         assert!(wanted.split(' ').any(|it| it == "remote-fs-pre.target"), "{wanted}");
@@ -182,8 +182,8 @@ fn systemd_analyze_accepts_all_units() {
     let place = tempfile::tempdir().expect("a place");
     let mut names = Vec::new();
     for (name, text) in units() {
-        // Inserts an instance name, and replaces the path of the program by a path that exists
-        // here.
+        // Inserts an instance name, and replaces the path of the program by a path that exists on
+        // this host.
         let name = name.replace('@', "@a");
         let text = text.replace("/usr/bin/skep", PROGRAM);
         fs::write(place.path().join(&name), text).expect("written");

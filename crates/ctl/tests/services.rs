@@ -368,7 +368,7 @@ fn log_continues_in_a_new_file_after_a_rename() {
     assert!(read(&renamed).contains(" to info,skep_n1=info"), "{}", read(&renamed));
     assert!(!read(&renamed).contains("skep_n2"), "{}", read(&renamed));
     assert!(!read(&log).contains("management serves cluster"), "{}", read(&log));
-    // If another program has created a file in place of the removed one, the service uses this
+    // If another program has created a file in place of the removed file, the service uses this new
     // file.
     std::fs::remove_file(&log).unwrap();
     std::fs::write(&log, "made by logrotate\n").unwrap();

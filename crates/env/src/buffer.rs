@@ -102,9 +102,9 @@ impl Memory {
         let raw = if capacity >= SMALLEST_MAPPED {
             map(capacity)
         } else {
-            // SAFETY: the layout has a size of at least one page. The bytes are zeroed here, before
-            // any reader can see them. A page that is new from the kernel costs the same with and
-            // without zeroing.
+            // SAFETY: the layout has a size of at least one page. This call zeroes the bytes before
+            // any reader can access them. A page that is new from the kernel costs the same with
+            // and without zeroing.
             unsafe { std::alloc::alloc_zeroed(layout(capacity)) }
         };
         let start = NonNull::new(raw).unwrap_or_else(|| handle_alloc_error(layout(capacity)));
@@ -116,7 +116,7 @@ impl Memory {
 fn map(capacity: usize) -> *mut u8 {
     let access = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-    // SAFETY: this creates a new mapping and replaces no existing one.
+    // SAFETY: this call creates a new mapping and replaces no existing mapping.
     let raw = unsafe { libc::mmap(std::ptr::null_mut(), capacity, access, flags, -1, 0) };
     if raw == libc::MAP_FAILED { std::ptr::null_mut() } else { raw.cast() }
 }
@@ -127,7 +127,7 @@ fn class(capacity: usize) -> usize {
 
 impl Drop for Allocation {
     fn drop(&mut self) {
-        // SAFETY: `drop` runs once, and the field is not used afterwards.
+        // SAFETY: `drop` runs once, and no code uses the field after `drop`.
         let mut memory = Some(unsafe { ManuallyDrop::take(&mut self.memory) });
         // While a thread ends, its pool may have been dropped already. In that case this code frees
         // the memory.
@@ -199,8 +199,8 @@ impl Buf {
         self.len == 0
     }
 
-    /// Returns the number of handles to the buffer's memory, including this one. If there is more
-    /// than one handle, an operation whose future was dropped may still be filling the memory.
+    /// Returns the number of handles to the buffer's memory, including this handle. If there is
+    /// more than one handle, an operation whose future was dropped may still be filling the memory.
     pub fn handles(&self) -> usize {
         Rc::strong_count(&self.allocation)
     }

@@ -31,8 +31,9 @@ pub fn wall_time() -> Timestamp {
     Timestamp { seconds: time.tv_sec, nanoseconds: time.tv_nsec as u32 }
 }
 
-/// Whether the kernel considers the clock of this host as synchronised. The kernel does so while a
-/// time service such as `chronyd` adjusts the clock. `None` means that the system call failed.
+/// Whether the kernel considers the clock of this host as synchronised. The clock counts as
+/// synchronised while a time service such as `chronyd` adjusts the clock. `None` means that the
+/// system call failed.
 pub fn is_clock_synchronised() -> Option<bool> {
     // SAFETY: the structure consists of integers, for which zeros are valid values.
     let mut state: libc::timex = unsafe { std::mem::zeroed() };

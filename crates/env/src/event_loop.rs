@@ -165,7 +165,7 @@ impl Loop {
                 return;
             }
             // The queue is full, so submit its entries. If the submission fails with EBUSY or
-            // EINTR, reap completions and try again.
+            // EINTR, reap completions and repeat the submission.
             let _ = self.ring.submit();
             self.reap();
         }
@@ -177,8 +177,8 @@ impl Loop {
         for completion in ring.completion() {
             let id = completion.user_data();
             if id == WAKE_UP_ID {
-                // Reset the event before the futures run, so that a later notification can raise
-                // the event again.
+                // Reset the event before the futures run, so that each notification after the reset
+                // raises the event.
                 wake_up.reset();
                 *is_wake_up_armed = false;
                 continue;
@@ -314,7 +314,7 @@ impl Loop {
 }
 
 /// Returns success for `ETIME`, `EINTR`, `EBUSY` and `EAGAIN`: these errors end a wait, and the
-/// event loop then waits again.
+/// event loop then begins another wait.
 fn pass_over(result: io::Result<usize>) -> io::Result<()> {
     match result {
         Ok(_) => Ok(()),

@@ -1,4 +1,4 @@
-//! Files for output whose names other users may know or choose.
+//! Files for output whose names other users may predict or choose.
 //!
 //! # Hazard: directories in which other users create entries
 //! In a directory of other users, a user could create a symbolic link to a file of root, or a FIFO

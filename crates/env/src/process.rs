@@ -110,8 +110,8 @@ pub fn replace_output(file: &std::fs::File, both: bool) -> io::Result<()> {
     use std::os::fd::AsRawFd;
     let from = file.as_raw_fd();
     let replace = |to| {
-        // SAFETY: the call takes no pointers. Both descriptors are open, and `to` stays open
-        // throughout.
+        // SAFETY: the call takes no pointers. The descriptors `from` and `to` are open, and `to`
+        // stays open during the whole call.
         if unsafe { libc::dup2(from, to) } < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     };
     replace(libc::STDERR_FILENO)?;

@@ -11,9 +11,9 @@
 //! waiting future, and each thread has one file descriptor for all its waits.
 //!
 //! # Hazard: lost wake-ups
-//! A notification has no effect on a later [`SharedNotify::wait`]. A future that checks the state
-//! first and calls `wait` afterwards sleeps for ever if the change happens between the check and
-//! the call. So a future must register first and then check the state:
+//! A notification has no effect on a later [`SharedNotify::wait`]. A future that calls `wait` only
+//! after the check of the state sleeps for ever if the change happens between the check and the
+//! call. So a future must register first and then check the state:
 //!
 //! ```
 //! # use std::sync::atomic::{AtomicBool, Ordering};
@@ -43,11 +43,11 @@
 //! thread needs.
 //!
 //! # Invariants
-//! - The generation never decreases. Each notification increases it by one.
+//! - The generation never decreases. Each notification increases this number by one.
 //! - An entry of the list belongs to a future that exists and that was pending at its last poll.
 //!
 //! Each poll of a wait asserts the first invariant. The list has no references to its futures, so
-//! no function here can check the second invariant.
+//! no function of this module can check the second invariant.
 //!
 //! Held by the tests `dropped_wait_is_removed_from_the_list_of_waits` and
 //! `a_notification_wakes_futures_of_several_threads`.

@@ -115,7 +115,8 @@ impl Signals {
     /// Unblocks all signals in a child process before the child executes a program. For use in
     /// `pre_exec`.
     pub fn unblock_all() {
-        // SAFETY: the set is initialised by `sigemptyset`. Both calls are async-signal-safe.
+        // SAFETY: the set is initialised by `sigemptyset`. The two calls in the handler are
+        // async-signal-safe.
         unsafe {
             let mut set = std::mem::zeroed::<libc::sigset_t>();
             libc::sigemptyset(&raw mut set);

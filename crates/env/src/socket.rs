@@ -131,8 +131,8 @@ fn new_socket(address: &SocketAddr) -> io::Result<OwnedFd> {
 }
 
 fn set_option(fd: &impl AsRawFd, level: i32, option: i32, value: i32) {
-    // SAFETY: the value is an int, as all options used here require. If the kernel refuses an
-    // option, the connection is only slower.
+    // SAFETY: the value is an int, as all options that this module sets require. A refused option
+    // only makes the connection slower than with the option.
     unsafe {
         libc::setsockopt(
             fd.as_raw_fd(),
@@ -359,7 +359,7 @@ impl TcpStream {
 pub struct TcpListener(Rc<OwnedFd>);
 
 impl TcpListener {
-    /// Listens on `host:port`. If the port is 0, the kernel chooses one.
+    /// Listens on `host:port`. If the port is 0, the kernel chooses a free port.
     ///
     /// # Errors
     /// Returns the errors of `bind(2)`, such as `AddrInUse` if a process listens on the address

@@ -55,9 +55,9 @@ pub fn spawn_thread<T: Send + 'static>(
 /// The CPUs to which [`bind_to_cpus`] has bound this process.
 static BOUND: OnceLock<Vec<usize>> = OnceLock::new();
 
-/// Binds the calling thread, and all threads that the calling thread starts later, to `cpus`. The
-/// event loops of these threads also bind their io_uring workers to `cpus`. A process calls this
-/// function once, before it starts threads.
+/// Binds the calling thread, and all threads that the calling thread starts after this call, to
+/// `cpus`. The event loops of these threads also bind their io_uring workers to `cpus`. A process
+/// calls this function once, before it starts threads.
 ///
 /// # Errors
 /// Returns the error of the kernel if this process may use none of the CPUs.
@@ -73,10 +73,10 @@ pub(crate) fn bound_cpus() -> Option<&'static [usize]> {
     BOUND.get().map(Vec::as_slice)
 }
 
-/// Binds the calling thread, and all threads that it starts later, to these CPUs.
+/// Binds the calling thread, and all threads that it starts after this call, to these CPUs.
 fn set_affinity(cpus: &[usize]) -> io::Result<()> {
     let words = bits(cpus);
-    // SAFETY: the vector has the given length in bytes; thread 0 is the calling one.
+    // SAFETY: the vector has the given length in bytes; thread 0 is the calling thread.
     let result = unsafe {
         libc::sched_setaffinity(0, words.len() * size_of::<u64>(), words.as_ptr().cast())
     };
@@ -85,7 +85,7 @@ fn set_affinity(cpus: &[usize]) -> io::Result<()> {
 
 /// Asks the kernel to take memory from a NUMA node as long as the node has free memory. The
 /// preference applies to each page of memory that is first used by the calling thread or by a
-/// thread that the calling thread starts later.
+/// thread that the calling thread starts after this call.
 ///
 /// # Errors
 /// Returns the error of the kernel if there is no such node, or if the process may not use it.

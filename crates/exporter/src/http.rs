@@ -1,10 +1,10 @@
 //! A small HTTP server that replies to `GET /metrics` with the metrics of the process.
 //!
-//! The server runs on the event loop of a thread that serves no clients of the file system. It uses
-//! the parser of `hyper` for request heads, and supports only the features that readers of metrics
-//! need: requests without a body, and several requests on one connection. A server library would
-//! require a second event loop, because each such library depends on the reactor of an async
-//! runtime.
+//! The server runs on the event loop of a thread that serves no clients of the file system. The
+//! server uses the parser of `hyper` for request heads, and supports only the features that readers
+//! of metrics need: requests without a body, and several requests on one connection. A server
+//! library would require a second event loop, because each such library depends on the reactor of
+//! an async runtime.
 //!
 //! The number of connections, the length of a request, the time until it is complete, and the time
 //! until the server has written the reply to the socket are bounded. No request can change any
@@ -78,7 +78,7 @@ pub async fn serve_pages(
 ) {
     let permits = Semaphore::new(max_connections);
     // Read the address before the loop, because the read needs a file descriptor, which may be
-    // missing later.
+    // missing after the start.
     let page = listener.local_address().map_or_else(|_| "?".into(), |it| it.to_string());
     let failed = FailedAccepts::new(format!("the page at {page}"));
     // Retry: after a failed accept, for example because no file descriptor is free, the thread

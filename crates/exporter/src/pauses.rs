@@ -8,7 +8,8 @@ use std::time::Duration;
 /// Interval between two readings of the clock.
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// Minimum length of a pause that is logged. On a busy host, delays of a thread are shorter.
+/// Minimum length of a pause that is logged. On a busy host, delays of a thread are shorter than
+/// this time.
 const WORTH_A_LINE: Duration = Duration::from_secs(3);
 
 /// Logs each pause in which this thread's event loop did not run, until the caller drops the

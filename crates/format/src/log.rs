@@ -44,7 +44,7 @@ pub struct Record {
     /// Log sequence number of this record.
     pub lsn: Lsn,
     /// LSN of the last synced record of this log at the time when this record was written. Each
-    /// member of a group writes the LSN of its own last synced record here.
+    /// member of a group writes the LSN of its own last synced record to this field.
     pub synced: Lsn,
     /// Content of the record, encoded by the service that writes the log.
     pub payload: Vec<u8>,
@@ -126,7 +126,7 @@ pub struct Scan {
 
 /// Reads consecutive complete records from the start of `bytes`. `first` is the LSN of the first
 /// record. Stops before the first record that is missing, incomplete or invalid, and does not
-/// search for a later record. So the caller must know which records the log has.
+/// search for a later record. So the caller must keep track of the records in the log.
 pub fn complete_records(owner: LogOwner, first: Lsn, bytes: &[u8]) -> Scan {
     let mut records: Vec<Record> = Vec::new();
     let mut end = 0;

@@ -64,8 +64,8 @@ impl LabRemains {
 
     /// Returns the ids of all running processes of the lab.
     fn processes(&self, lab: &str) -> Vec<u32> {
-        // Look for network namespaces again, because `up` may have created more namespaces since
-        // the last search.
+        // Repeat the search for network namespaces, because `up` may have created further
+        // namespaces since the last search.
         let mut found = of_lab(lab, &namespaces_of(lab));
         let noted = self.state.iter().filter(|state| state.is_of_this_boot());
         for process in noted.flat_map(|state| &state.processes) {
@@ -107,8 +107,8 @@ pub fn down(lab: &str) -> Result<Removed> {
         processes += kill_all(|| started.iter().copied().filter(still).collect())?;
     }
     // The first search ended before the process that starts the lab was killed. So the search may
-    // have missed parts that this process created last, and a child process may still run. Look for
-    // parts again, until no network namespace and no mount is left.
+    // have missed parts that this process created last, and a child process may still run. Repeat
+    // the search for parts until no network namespace and no mount is left.
     let found = LabRemains::of(lab)?;
     let mut namespaces = Vec::new();
     let mut mounts = Vec::new();
@@ -182,8 +182,8 @@ fn remove_run(lab: &str, run: &Path) -> Result<()> {
         );
         return Err(Error::new(ErrorCode::InUse, what));
     }
-    // Remove the mount points one by one, and only if they are empty. A recursive removal could
-    // delete files of a file system that is still mounted.
+    // Remove each mount point by a call that fails if the directory is not empty. A recursive
+    // removal could delete files of a file system that is still mounted.
     let points = run.join("mnt");
     for entry in fs::read_dir(&points).into_iter().flatten() {
         ignore_missing(fs::remove_dir(entry.map_err(named)?.path()))?;

@@ -11,14 +11,14 @@
 //! # Hazard: ARP
 //! The kernel keeps at most 1024 addresses that hosts have found by ARP, in all network namespaces
 //! together (`net.ipv4.neigh.default.gc_thresh3`), and drops packets to further addresses. Twenty
-//! servers and 46 clients need more. So [`make_neighbours`] gives each host permanent entries,
-//! which do not count.
+//! servers and 46 clients need more than the default. So [`make_neighbours`] gives each host
+//! permanent entries, which do not count.
 //!
 //! # Hazard: large packets
 //! The kernel passes up to 64 KiB to an interface in one piece, and splits this data into frames
-//! later. If the burst of the token bucket is smaller than this data, the split happens earlier, at
-//! the bucket. The splitting takes more CPU time, but does not change the rate. So the burst need
-//! not be 64 KiB, and [`Bucket::of`] computes it from the rate alone.
+//! after this step. If the burst of the token bucket is smaller than this data, the bucket itself
+//! splits the data. The splitting takes more CPU time, but does not change the rate. So the burst
+//! need not be 64 KiB, and [`Bucket::of`] computes it from the rate alone.
 
 use crate::command::{ip, ip_lines, tc};
 use crate::limits::{BURST, DELAYED_PACKETS, MIN_BURST_FRAMES, MTU, QUEUE_BYTES};

@@ -87,9 +87,9 @@ pub(crate) fn children(parent: u32) -> Vec<u32> {
     found
 }
 
-/// Kills all processes that `find` returns, and calls `find` again. Ends when `find` has returned
-/// no process two times in a row. One empty result is not enough, because a process gets its
-/// environment variable a short time after its start. Returns the number of killed processes.
+/// Kills all processes that `find` returns, and repeats the call of `find`. Ends when `find` has
+/// returned no process two times in a row. One empty result is not enough, because a process gets
+/// its environment variable a short time after its start. Returns the number of killed processes.
 ///
 /// # Errors
 /// Returns `TimedOut` with the ids of the processes that did not end in time.

@@ -124,7 +124,7 @@ pub fn run(
     await_all(&mut running, start, timeout, &received, &mut report_line)?;
     // Usually, the threads that read the output have ended together with the command. But a
     // background process may still have the output pipe open. So pass only the lines that are
-    // already in the queue, and do not wait for more.
+    // already in the queue, and do not wait for further lines.
     for line in received.try_iter() {
         report_line(line);
     }

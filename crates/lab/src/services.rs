@@ -20,7 +20,7 @@ use std::time::Duration;
 /// Shell command that sets the name of a host for the programs on this host, and then runs a
 /// program.
 const SET_HOST_NAME: &str = "echo \"$0\" > /proc/sys/kernel/hostname && exec \"$@\"";
-/// Size of a log at which a mount process renames the log to `FILE.old` and begins a new one.
+/// Size of a log at which a mount process renames the log to `FILE.old` and begins a new log.
 const LOG_LIMIT: &str = "16MiB";
 /// Number of lines of a log that an error message contains.
 const SHOWN_LINES: usize = 5;

@@ -110,7 +110,8 @@ pub struct Recovery {
 /// `is_confirmed`, the function returns the information and changes nothing.
 ///
 /// # Errors
-/// - `Configuration` if `directory` is not a directory of management, or if management runs there.
+/// - `Configuration` if `directory` is not a directory of management, or if management runs in this
+///   directory.
 /// - `Corrupt` with the file if a file is damaged.
 /// - Errors of the file system.
 pub fn recover(directory: &Path, is_confirmed: bool) -> Result<Recovery> {

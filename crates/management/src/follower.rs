@@ -3,7 +3,7 @@
 //! elected leader has the map of the previous leader.
 //!
 //! The process ends if the leader refuses the member. Such a member was removed from management, so
-//! it never leads again.
+//! this member cannot become the leader.
 //!
 //! [`crate::leadership`] does the work of a member that may lead.
 

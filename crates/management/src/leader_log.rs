@@ -1,5 +1,5 @@
-//! Log lines about the leader of management: which node leads, and for how long there has been no
-//! leader.
+//! Log lines about the leader of management: which node leads, and for how long management has had
+//! no leader.
 //!
 //! The Raft library would log each lost message between members, so its log is off. In its place,
 //! these lines report each change once. `skep_consensus` runs the elections, and
@@ -32,8 +32,8 @@ pub(crate) enum Line {
 }
 
 impl LeaderLog {
-    /// Records the leader at the time `now`. `None` means that the member knows no leader. Returns
-    /// a line that the caller must log, if any.
+    /// Records the leader at the time `now`. `None` means that the member has no leader. Returns a
+    /// line that the caller must log, if any.
     pub(crate) fn observe(&mut self, leader: Option<NodeId>, now: Duration) -> Option<Line> {
         let Some(leader) = leader else {
             let since = now - *self.lost_at.get_or_insert(now);

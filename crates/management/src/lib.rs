@@ -288,7 +288,7 @@ async fn serve(accepted: Accepted, incarnation: u64, service: Rc<Service>) {
     meter.connections(1);
     loop {
         match requests.next().await {
-            // End the connection. The peer connects again when this member has started again.
+            // End the connection. The peer opens a new connection after the restart of this member.
             Ok(Some(_)) if authority.member().has_ended() => break,
             Ok(Some(incoming)) if message::is_figures_request(incoming.header.message) => {
                 message::answer(&meter.figures, &incoming, &outbox);

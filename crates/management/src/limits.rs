@@ -8,7 +8,8 @@ pub(crate) const MAX_WAITING: usize = 200_000;
 /// Silence of a server after which an administrator may mark its targets as lost. A restart of a
 /// host, or of a switch, takes less time.
 pub(crate) const SILENCE_OF_LOST: Duration = Duration::from_secs(300);
-/// Interval between checks of reachability and leases. A lease is many times longer.
+/// Interval between checks of reachability and leases. A lease is many times longer than this
+/// interval.
 pub(crate) const TICK: Duration = Duration::from_millis(50);
 /// Time between the reply to a waiting request and the deadline of the request, so that the reply
 /// arrives before the deadline.

@@ -6,8 +6,8 @@
 //! module sends nothing.
 //!
 //! A call of the replicated log has a short time limit, 150 ms for a heartbeat. A handshake may
-//! take longer. So an attempt to connect continues even after the call that began the attempt has
-//! ended.
+//! take longer than this limit. So an attempt to connect continues even after the call that began
+//! the attempt has ended.
 //!
 //! # Hazard: another member at the address
 //! A member whose directory was emptied returns under a new id, perhaps at the same address. A

@@ -311,7 +311,7 @@ impl Accounts {
         Self {
             published: Arc::default(),
             is_of_heaviest,
-            // With this capacity, the map and the list never allocate memory again.
+            // With this capacity, the map and the list never allocate further memory.
             positions: HashMap::with_capacity(2 * MAX_ACCOUNTS),
             candidates: Vec::with_capacity(MAX_ACCOUNTS),
             rank_sum: 0,

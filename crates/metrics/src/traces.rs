@@ -5,8 +5,8 @@
 //!
 //! # Invariants
 //! - For an operation without a record, the thread takes no lock and allocates no memory.
-//! - A thread that wants to store a record never waits for the lock of the rings. If another thread
-//!   has the lock, the thread counts the operation as lost.
+//! - A thread that stores a record never waits for the lock of the rings. If another thread has the
+//!   lock, the thread counts the operation as lost.
 //! - The rings are bounded. A new record replaces the oldest record of its ring.
 //!
 //! `Rings::check_invariants` checks the lengths of the rings. The first invariant concerns callers
@@ -156,8 +156,8 @@ impl Rings {
 /// The store for the records of a process.
 #[derive(Debug, Default)]
 pub struct TraceStore {
-    /// The mutex protects only the rings. A thread that wants to store a record does not wait for
-    /// the mutex.
+    /// The mutex protects only the rings. A thread that stores a record does not wait for the
+    /// mutex.
     rings: Mutex<Rings>,
     lost: AtomicU64,
 }

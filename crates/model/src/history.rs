@@ -103,8 +103,8 @@ impl History {
         Records::first(self.made)
     }
 
-    /// Removes from `lost` the records that a member has again, and the records on which no reply
-    /// relies.
+    /// Removes from `lost` the records that a member has received since the loss, and the records
+    /// on which no reply relies.
     pub fn forget_regained(&mut self, members: &[Member]) {
         for (member, lost) in members.iter().zip(&mut self.lost) {
             *lost = lost.and(self.acknowledged).without(member.log.records());

@@ -149,8 +149,8 @@ fn logs_agree(_: &GroupModel, state: &State) -> bool {
     serving.filter(|it| !it.lacks_records).all(|it| it.log.up_to(primary.held) == held)
 }
 
-/// A member whose host has lost its page cache is not the primary in any epoch, until it has the
-/// lost acknowledged records again.
+/// A member whose host has lost its page cache is not the primary in any epoch, until it has
+/// received the lost acknowledged records.
 fn primary_is_complete(_: &GroupModel, state: &State) -> bool {
     state.indices().all(|it| state.primary(it).is_none() || state.history.lost[it].is_empty())
 }

@@ -180,8 +180,8 @@ pub enum Spread {
         /// Number of targets of the file.
         targets: u32,
     },
-    /// One file for all processes, on two servers: `min` targets on one and `max` targets on the
-    /// other.
+    /// One file for all processes, on two servers: `min` targets on one server and `max` targets on
+    /// the other server.
     Allocation {
         /// Number of targets on the server with fewer targets.
         min: u32,

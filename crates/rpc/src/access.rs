@@ -91,7 +91,7 @@ impl std::str::FromStr for JoinToken {
 pub struct Identity {
     /// The cluster's id.
     pub cluster: ClusterId,
-    /// The cluster's secrets that this process knows.
+    /// The cluster's secrets that this process has.
     pub secrets: Secrets,
     /// The id of this node; zero before its first registration.
     pub node: NodeId,

@@ -54,7 +54,7 @@ struct EndedWait {
     wait: TracedWait,
 }
 
-/// A request that the router sends again, because no attempt has brought a final reply.
+/// A request that the router repeats, because no attempt has brought a final reply.
 #[derive(Debug)]
 pub(crate) struct RepeatedCall {
     begun_at: Duration,

@@ -129,8 +129,8 @@ pub struct Connection {
 }
 
 /// Guard for the buffer that a call lends to its connection. When the call is dropped, the guard
-/// replaces the buffer by a new one, so that reply data that arrives later is discarded. A
-/// connection that is receiving the data already uses the buffer for at most
+/// replaces the buffer by a new buffer, so that the connection discards reply data that arrives
+/// after the drop. A connection that is receiving the data already uses the buffer for at most
 /// [`ABANDONED_PATIENCE`].
 struct LentBuffer<'a> {
     connection: &'a Rc<Connection>,
@@ -369,8 +369,8 @@ impl Connection {
         let frame = header.frame(body, data_bytes as u32);
         let (len, longest) = (frame.len() - HEADER_BYTES, bounds(header.message).body_bytes);
         if len > longest {
-            // Refuse the request here. If this side sent the request, the receiver would end the
-            // connection, and each retry of the sender would fail in the same way.
+            // Refuse the request on this side. If this side sent the request, the receiver would
+            // end the connection, and each retry of the sender would fail in the same way.
             let context = format!(
                 "cannot send message {} with a body of {len} bytes: the limit is {longest}",
                 header.message

@@ -1,4 +1,4 @@
-//! The handshake: before the first request, each side proves that it knows the cluster's secret.
+//! The handshake: before the first request, each side proves that it has the cluster's secret.
 //!
 //! `docs/protocol/handshake.md` describes the messages and the refusals. The modules
 //! [`crate::refusal`] and [`crate::admission`] decide how the connecting side reacts to a refusal,
@@ -153,7 +153,7 @@ pub(crate) async fn connect(
     })
 }
 
-/// Returns the error for a token of another cluster. Both sides show this text, so the text names
+/// Returns the error for a token of another cluster. Each side shows this text, so the text names
 /// each side by its role.
 fn other_cluster(of_service: ClusterId, of_token: ClusterId) -> Error {
     Error::new(

@@ -11,7 +11,8 @@
 //! - The idle time is shorter than the time since the last use by at most the interval between two
 //!   checks.
 //!
-//! The clock does not store the time of the last use, so no function here can check the invariants.
+//! The clock does not store the time of the last use, so no function of this module can check the
+//! invariants.
 //!
 //! Held by the test `connection_ends_only_after_it_was_idle_for_the_limit`, which runs all
 //! sequences of events of one length.

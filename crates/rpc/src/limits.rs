@@ -93,7 +93,7 @@ pub(crate) const BULK_BYTES: u32 = 64 << 10;
 /// checksums of 1 MiB fit, so that one receive reads both.
 pub(crate) const BULK_READ_AHEAD_BYTES: usize = 4096;
 /// Time without a request after which a client ends a connection to a target. The time is long
-/// enough that the next request seldom has to connect again, which takes three round trips. The
+/// enough that the next request seldom needs a new connection, which takes three round trips. The
 /// time is short enough that the connections of a job end soon after the job.
 pub(crate) const IDLE_CONNECTION_LIFETIME: Duration = Duration::from_secs(300);
 /// Longest interval at which a client's thread checks for idle connections. The interval is random,

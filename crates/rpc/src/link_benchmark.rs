@@ -3,8 +3,8 @@
 //! checksums, but no storage device is involved.
 //!
 //! The benchmark measures the path that file data takes. The benchmark uses the same kind of
-//! connections, which lead to the threads of the named targets. Both ends compute or verify the
-//! checksums of all bytes. Only the access to chunk files is missing.
+//! connections, which lead to the threads of the named targets. The sender computes and the
+//! receiver verifies the checksums of all bytes. Only the access to chunk files is missing.
 
 use crate::access::{Channel, Identity};
 use crate::call_options::CallOptions;
@@ -215,8 +215,8 @@ impl Stream {
 }
 
 /// Measures the network link to a service. The connections go to the threads of `targets` in turn:
-/// after the last target, the first target follows again. If `targets` is empty, all connections go
-/// to the service itself. Every `LINK_LOOK`, the function calls `goes_on` with the number of
+/// after the last target, the first target is next. If `targets` is empty, all connections go to
+/// the service itself. Every `LINK_LOOK`, the function calls `goes_on` with the number of
 /// transferred bytes. If `goes_on` returns `false`, the measurement ends.
 ///
 /// # Errors

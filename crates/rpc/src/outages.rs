@@ -20,7 +20,7 @@ use std::time::Duration;
 const WORTH_A_LINE: Duration = Duration::from_secs(5);
 
 /// Time for which heartbeats must fail before the process logs an outage of management. A restart
-/// of management, or the election of another leader, is shorter.
+/// of management, or the election of another leader, takes less than this time.
 const MANAGEMENT_WORTH_A_LINE: Duration = Duration::from_secs(3);
 
 /// The groups whose requests fail. The mutex protects only this map.

@@ -3,7 +3,7 @@
 //! A peer that has not authenticated may be any process that has taken the port of a dead service.
 //! The caller must not pass the errors of such a process on to an application, and waits for the
 //! real service. So only four error codes of the peer keep their meaning. A member of the cluster
-//! waits even after a refusal that would be final for a process that wants to join.
+//! waits even after a refusal that would be final for a joining process.
 
 use crate::access::Identity;
 use crate::limits::COMPLAINT_INTERVAL;

@@ -99,7 +99,8 @@ impl Router {
     }
 
     /// Binds the router to one term of its target as primary, which began in epoch `since`. After
-    /// the end of the term the router sends nothing, even if the target becomes the primary again.
+    /// the end of the term the router sends nothing, even if the target becomes the primary for
+    /// another term.
     pub fn hold_term(&self, since: Epoch) {
         if let Some(own) = &self.own {
             own.hold(since);
@@ -329,7 +330,8 @@ impl Router {
             options.lowest_map = options.lowest_map.max(self.cell.needed());
         }
         let connection = self.connection(&map, target).await?;
-        // The process may have received a new id while this task connected, so check the id again.
+        // The process may have received a new id while this task connected, so repeat the check of
+        // the id.
         self.check_sender(options)?;
         let result = connection.call(request, options).await;
         self.cell.need(connection.needed_map());
@@ -364,8 +366,8 @@ impl Router {
         }
     }
 
-    /// Returns the open connection to a target, or opens one. Concurrent callers share one attempt
-    /// to connect.
+    /// Returns the open connection to a target, or opens a connection. Concurrent callers share one
+    /// attempt to connect.
     ///
     /// # Errors
     /// - `StaleMap` if the target or its node is not in the map.

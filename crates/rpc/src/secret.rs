@@ -14,7 +14,7 @@ use skep_types::{Error, ErrorCode, Result};
 use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock};
 
-/// Maximum number of secrets that a process holds: the newest secret and three previous ones.
+/// Maximum number of secrets that a process holds: the newest secret and three previous secrets.
 /// Further secrets would only be old secrets that an administrator forgot to revoke.
 pub const MAX_SECRETS: usize = 4;
 

@@ -6,8 +6,8 @@
 //! frame probably has much bulk data too.
 //!
 //! A process may have hundreds of thousands of connections, and most of them carry one small frame
-//! at a time. So the read-ahead buffer is short at first, long while many frames arrive together,
-//! and short again afterwards.
+//! at a time. So the read-ahead buffer is long while many frames arrive together, and short before
+//! and after this time.
 
 use crate::limits::{
     BULK_BYTES, BULK_READ_AHEAD_BYTES, MAX_LONG_BUFFERS, READ_AHEAD_BYTES, SHORT_READ_AHEAD_BYTES,

@@ -257,7 +257,7 @@ fn member_with_too_many_connections_does_not_count_as_stopping() {
 }
 
 /// A primary that was deposed and then chosen again has dropped the requests of its previous term,
-/// so the router must send them again.
+/// so the router must repeat these requests.
 #[test]
 fn call_is_sent_again_in_a_later_term_of_the_same_target() {
     block_on(async {

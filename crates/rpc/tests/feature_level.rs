@@ -13,7 +13,7 @@ use std::time::Duration;
 
 const CLUSTER: ClusterId = ClusterId::new([1; 16]);
 
-/// Returns a map of a cluster whose feature level this program does not know.
+/// Returns a map of a cluster whose feature level this program does not support.
 fn newer_map() -> ClusterMap {
     ClusterMap { feature_level: NEWEST_FEATURE_LEVEL + 1, ..ClusterMap::empty(CLUSTER) }
 }

@@ -222,8 +222,8 @@ fn request_without_any_leader_fails_at_its_deadline() {
     .unwrap();
 }
 
-/// Most of the time passes while no member knows a leader. The last attempt then has too little
-/// time to connect, and its failure must not hide the missing leader as the reason.
+/// Most of the time passes while no member has a leader. The last attempt then has too little time
+/// to connect, and its failure must not hide the missing leader as the reason.
 #[test]
 fn error_names_a_missing_leader_if_the_last_attempt_is_late() {
     block_on(async {

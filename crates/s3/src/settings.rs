@@ -8,7 +8,7 @@ use skep_types::{Error, ErrorCode, Result};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-/// The region of requests if no option or setting names one.
+/// The region of requests if no option or setting names a region.
 pub(crate) const DEFAULT_REGION: &str = "us-east-1";
 
 /// Where URLs contain the name of the bucket.

@@ -43,8 +43,8 @@ fn number(text: &str) -> Option<usize> {
     text.parse::<usize>().ok().filter(|number| *number <= MAX_NODE)
 }
 
-/// Binds the calling thread, and all threads that the calling thread starts later, to the CPUs or
-/// the NUMA node in the settings. A service calls this function before it starts a thread.
+/// Binds the calling thread, and all threads that the calling thread starts after this call, to the
+/// CPUs or the NUMA node in the settings. A service calls this function before it starts a thread.
 ///
 /// # Errors
 /// `Configuration` if this host does not have the CPUs or the NUMA node, or if this process may not

@@ -19,8 +19,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Time after which a process proves a new token again, if management has refused it or did not
-/// reply. Management may receive the token in the meantime.
+/// Time after which a process repeats the proof of a new token that management has refused or has
+/// not answered. Management may receive the token in the meantime.
 const PROOF_INTERVAL: Duration = Duration::from_secs(30);
 
 /// Identifies the version of a file's contents by its metadata. `None` means that the file does not
@@ -113,10 +113,10 @@ struct FollowedToken {
     /// reading. The field is `None` before the first success, because the files may have changed
     /// since the start of the process.
     taken: Option<Vec<Stamp>>,
-    /// Time at which the process proves the token in the files again. `None` if management has
-    /// accepted this token.
+    /// Time at which the process repeats the proof of the token in the files. `None` if management
+    /// has accepted this token.
     prove_at: Option<Duration>,
-    /// The error of the last check. The process does not log the same error again.
+    /// The error of the last check. The process does not log the same error a second time.
     reported: Option<String>,
 }
 
@@ -138,9 +138,9 @@ impl FollowedToken {
         }
     }
 
-    /// If the files have changed, or if the process must prove their token again, reads and uses
-    /// the secrets in the files. After an error of the files, the process keeps its current
-    /// secrets, and the next check reads the files again.
+    /// If the files have changed, or if the process must repeat the proof of their token, reads and
+    /// uses the secrets in the files. After an error of the files, the process keeps its current
+    /// secrets, and the next check rereads the files.
     async fn look<P: Future<Output = Result<()>>>(
         &mut self,
         read: impl Fn() -> Result<JoinToken>,
@@ -225,7 +225,7 @@ impl FollowedToken {
     }
 
     /// Returns `changed` with the addresses of management at the start of this process, because
-    /// management may not answer at the addresses in the changed token yet, or no longer.
+    /// management may not yet, or no longer, answer at the addresses in the changed token.
     fn with_known_addresses(&self, changed: &JoinToken) -> JoinToken {
         let mut token = changed.clone();
         let known = self.token.addresses.iter();
@@ -435,7 +435,7 @@ mod tests {
         let mut followed = FollowedToken::new(vec![file.clone()], old.clone());
         let away = || Err(Error::new(ErrorCode::Io, "the server of the file is away"));
         assert!(look(&mut followed, away, None).is_some());
-        // The file has not changed since the failed read, but the process must read it again.
+        // The file has not changed since the failed read, but the process must reread the file.
         assert_eq!(look(&mut followed, || read_token(&file), None), None);
         assert_eq!(old.secrets.newest(), new.secrets.newest());
     }

@@ -1,6 +1,7 @@
-//! The file `former-secrets` in a service's directory. It contains the secrets of earlier tokens,
-//! which the service still accepts while an administrator replaces the token. It also contains the
-//! ids of secrets that were revoked for all nodes, so that no command installs such a secret again.
+//! The file `former-secrets` in a service's directory. The file contains the secrets of earlier
+//! tokens, which the service still accepts while an administrator replaces the token. The file also
+//! contains the ids of secrets that were revoked for all nodes, so that no command reinstalls such
+//! a secret.
 //!
 //! The module [`crate::directory`] has the newest token, and [`crate::tokens`] changes tokens.
 

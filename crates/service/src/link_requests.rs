@@ -13,8 +13,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Time limit of a measurement. The service ends a measurement that takes longer, because its
-/// requester may have disappeared.
+/// Time limit of a measurement. The service ends a measurement that takes longer than this time,
+/// because its requester may have disappeared.
 const MAX_TIME: Duration = Duration::from_secs(600);
 
 /// Measures the links from this service to other services. At most one measurement runs at a time.

@@ -180,7 +180,7 @@ fn is_same(one: &Metadata, other: &Metadata) -> bool {
 }
 
 /// Continues the log in a new file if a line of `line` bytes would make the current log file exceed
-/// the limit. Returns the size of the file that is in use afterwards.
+/// the limit. Returns the size of the file that is in use after the call.
 fn rotate(limit: u64, line: u64) -> io::Result<u64> {
     let Some((path, file)) = output_file(2) else { return Ok(0) };
     if file.len() + line <= limit {

@@ -1,5 +1,5 @@
 //! The manual of a service's settings: a sample configuration file, and a page in `docs/config/`.
-//! Both are generated from the doc comments of the settings structs.
+//! This module generates the two pages from the doc comments of the settings structs.
 //!
 //! The program contains the source text of these structs (`Manual::SOURCES`), and reads the
 //! comments from it. So each setting is described in one place only, and the structs need no macro.
@@ -65,7 +65,7 @@ fn visit<T: Manual>(structs: &HashMap<String, Fields>, see: &mut impl FnMut(&str
 }
 
 /// Visits the fields with plain values first and then the fields with tables, as TOML requires.
-/// Both groups are in the order of the fields in the struct.
+/// Within each of the two groups, the order is the order of the fields in the struct.
 fn visit_struct(
     structs: &HashMap<String, Fields>,
     name: &str,

@@ -26,7 +26,7 @@ fn mount_points(lines: &str) -> impl Iterator<Item = PathBuf> {
     let lines = lines.lines().map(str::trim).filter(|line| !line.starts_with('#'));
     let second = lines.filter_map(|line| line.split_whitespace().nth(1));
     second.filter(|point| point.starts_with('/')).map(|point| {
-        // Both fstab and the kernel's list of mounts represent a space as an octal escape.
+        // In fstab and in the kernel's list of mounts, an octal escape represents a space.
         PathBuf::from(point.replace("\\040", " "))
     })
 }

@@ -1,5 +1,5 @@
-//! Requests that made this program panic. A panic ends the process, the service manager starts the
-//! service again, and the client retries its request. Without this module, one such request would
+//! Requests that made this program panic. A panic ends the process, the service manager restarts
+//! the service, and the client retries its request. Without this module, one such request would
 //! keep the service down for ever.
 //!
 //! At a panic the process appends the fingerprint of the request to the file `quarantine` in its

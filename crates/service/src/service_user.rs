@@ -372,8 +372,8 @@ impl ServiceUser {
             Err(Errno::NOENT) => return Ok((Vec::new(), false)),
             top => top.map_err(failed(node))?,
         };
-        // The user may have put a link or a pipe here, so do not follow a link, and do not wait for
-        // a pipe.
+        // The user may have put a link or a pipe at this path, so do not follow a link, and do not
+        // wait for a pipe.
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let list = match openat(&top, ADDED_TARGETS_FILE, flags, Mode::empty()) {
             Err(Errno::NOENT) => return Ok((Vec::new(), false)),

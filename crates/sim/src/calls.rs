@@ -192,8 +192,8 @@ impl World {
         }
     }
 
-    /// Executes a write that has waited for other requests. Checks the sender again, because
-    /// management may have removed the client in the meantime.
+    /// Executes a write that has waited for other requests. Repeats the check of the sender,
+    /// because management may have removed the client since the first check.
     pub(crate) fn serve_write(
         &mut self,
         number: u64,

@@ -63,7 +63,7 @@ impl Changes {
                 }
             } else if key.starts_with(&sizes) {
                 // The target has recovered the size. If another writer died in this batch, the
-                // target must recover the size again.
+                // target must repeat the recovery of the size.
                 changes.recovered_sizes.push(InodeId::new(id));
             } else if key.starts_with(&prepared) {
                 let record: Option<PreparedRecord> = value.map(decode).transpose()?;

@@ -319,10 +319,10 @@ impl StoredState {
 
     /// Verifies the sizes of files that were never truncated and that no client has open for
     /// writing. Such a file must be at least as long as its chunk files require. If a file is
-    /// shorter, size recovery has lost writes of an ended session. The method skips the files in
-    /// `unsure`: a client has written these files after it lost its session, or has abandoned a
-    /// truncation. The method also skips all files if a power loss may have lost the opens of
-    /// writers.
+    /// shorter than this size, size recovery has lost writes of an ended session. The method skips
+    /// the files in `unsure`: a client has written these files after it lost its session, or has
+    /// abandoned a truncation. The method also skips all files if a power loss may have lost the
+    /// opens of writers.
     pub(crate) fn check_sizes(&self, world: &World) -> Result<(), String> {
         for (inode, record) in self.files().filter(|file| self.has_certain_size(world, *file)) {
             let end = World::chunk_size(&world.storages, world.targets.len(), record);

@@ -326,7 +326,7 @@ impl World {
         if let Some(old) = process.sessions.get_mut(&group) {
             new.waiting = std::mem::take(&mut old.waiting);
         }
-        // A real client opens the files of the lost session again. The simulated client drops the
+        // A real client reopens the files of the lost session. The simulated client drops the
         // handles of these files, and their unreported writes.
         let lost_files = process.handles.iter().filter(|handle| handle.session == lost);
         for inode in lost_files.map(|handle| handle.inode) {

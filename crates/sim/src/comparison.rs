@@ -1,5 +1,4 @@
-//! A client's comparison of its acknowledged changes with the slots of a target that has started
-//! again.
+//! A client's comparison of its acknowledged changes with the slots of a restarted target.
 //!
 //! This module is responsible for the client's part of the comparison, as
 //! `crates/client/src/session/compare_slots.rs` does, and the check that a target executes no
@@ -20,8 +19,8 @@ impl World {
         sessions.find(|it| it.id == session).map_or(0, |it| it.start)
     }
 
-    /// Begins the comparison after a target has refused a request because the target has started
-    /// again. After a pause, the client sends the refused request again in the same slot.
+    /// Begins the comparison after a target has refused a request because the target has restarted.
+    /// After a pause, the client sends the refused request again in the same slot.
     pub(crate) fn compare_and_repeat(&mut self, caller: Node, tag: u64) {
         let Some(call) = self.network.calls.get_mut(&tag) else { return };
         call.connection = None;

@@ -11,8 +11,8 @@
 //!   truncates a file.
 //! - The mount repeats a write to a shared file if another client has truncated the file during the
 //!   write. The simulated client abandons the write.
-//! - A client that has lost its session drops its handles and forgets its files. A mount opens the
-//!   files again.
+//! - A client that has lost its session drops its handles and forgets its files. A mount reopens
+//!   the files.
 //! - The client never syncs a file. So a closed file with writes stays in its memory.
 
 use crate::client::Handle;
@@ -217,7 +217,7 @@ impl FileChange {
 }
 
 /// Records attributes in a reply of metadata. With the planted bug, a truncation by another client
-/// does not lower the size that the client knows.
+/// does not lower the size in the state of the client.
 pub(crate) fn observe(
     plant: Option<PlantedBug>,
     state: &InodeState,

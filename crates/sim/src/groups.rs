@@ -38,7 +38,7 @@
 //! - The store of a member equals the store of the group at the same record: when its copy is
 //!   complete, when management marks it as in sync, when it takes over, and at the end of the run.
 //! - Two published maps with one version are equal, and no later version shows an earlier epoch.
-//! - After the faults, all members serve again.
+//! - After the end of the faults, all members serve.
 //!
 //! The simulation does not cover other groups, storage targets with data, and sessions that end. A
 //! process that does not reach management starts with the newest map that it has stored.

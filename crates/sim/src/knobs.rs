@@ -28,7 +28,7 @@ pub struct Faults {
     /// Whether disks of targets become full for a while.
     pub full_disks: bool,
     /// Whether management restarts. During a restart, management removes no client, and no server
-    /// receives a newer map. However, evicted clients can still register again.
+    /// receives a newer map. However, evicted clients can still register as new clients.
     pub management_restarts: bool,
     /// Whether the capacity pool and the reachability of storage targets change in the map.
     pub map_changes: bool,
@@ -71,7 +71,7 @@ pub enum PlantedBug {
     /// In each log record, a backup member writes the LSN of the primary's last synced record
     /// instead of the LSN of its own last synced record.
     KeepPrimarySynced,
-    /// A member that has lost power takes over before it has received its lost records again.
+    /// A member that has lost power takes over before it has received its lost records.
     PromoteAfterPowerLoss,
     /// A backup member accepts records of an earlier epoch.
     AcceptOlderEpoch,

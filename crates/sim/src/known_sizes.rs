@@ -5,7 +5,8 @@
 //! - If a client alone has the file open for writing, the mount answers reads, appends and the
 //!   kernel's checks of its pages without a request. So at every moment, the size must be the size
 //!   of the file in the reference model, or the end of the furthest write of this client if that
-//!   end is larger. The checker compares these sizes before each operation of the client.
+//!   end exceeds the size in the model. The checker compares these sizes before each operation of
+//!   the client.
 //! - If the file is shared, the mount requests the attributes before each use of the size. After
 //!   each reply with attributes, the size in the memory must be the size that the rule above
 //!   requires at some moment between the request and the reply.
@@ -24,8 +25,8 @@
 //! - Files that the client had in its memory when a target lost log records, until the client has
 //!   closed them.
 //! - Files that a dead client had open for writing, since a target may extend such a file.
-//! - Opens that have ended at the target together with the session, while the client does not know
-//!   of the end yet.
+//! - Opens that have ended at the target together with the session, while the client has not yet
+//!   learned of the end.
 //! - Files that the client has truncated by a request from before it had a state of the file.
 //! - That the size of a shared file includes the writes of other clients from before the file was
 //!   shared (2.4): the simulated client does not report these writes before it acknowledges the

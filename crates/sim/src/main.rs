@@ -95,7 +95,7 @@ fn reason_to_end(arguments: &Arguments, signals: &Signals, start: Instant) -> Op
 }
 
 /// Runs all seeds, until the time limit in the arguments or a signal ends the program. `run_one`
-/// returns the violation of a seed, if the seed has one.
+/// returns the violation of a seed, if the seed has a violation.
 fn run_seeds(
     arguments: &Arguments,
     signals: &Signals,

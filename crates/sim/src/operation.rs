@@ -117,9 +117,8 @@ impl Op {
         }
     }
 
-    /// Returns the request that opens this request's file again, after its session was lost.
-    /// `reply` is the target's reply to this request. `None` means that this request did not open a
-    /// file.
+    /// Returns the request that reopens this request's file after the loss of its session. `reply`
+    /// is the target's reply to this request. `None` means that this request did not open a file.
     pub(crate) fn open_again(&self, reply: &[u8]) -> Option<Self> {
         let open = match self {
             Self::Create(it) if it.open != md::OpenMode::No => it.open,

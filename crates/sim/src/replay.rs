@@ -270,8 +270,8 @@ impl World {
         }
     }
 
-    /// Compares the changes of a session if the target has started again, even if the client has
-    /// sent no change since then. `start` is the target's start number in the reply to the lease
+    /// Compares the changes of a session if the target has restarted, even if the client has sent
+    /// no change since the restart. `start` is the target's start number in the reply to the lease
     /// renewal.
     pub(crate) fn compare_after_renewal(&mut self, client: usize, id: SessionId, start: u64) {
         let sessions = &self.clients[client].sessions;

@@ -1,8 +1,8 @@
 //! A simulated storage target: the set of its chunk files and their sizes. A simulated storage
 //! target has no file contents and no torn writes, because the metadata core does not depend on
 //! file contents. A power loss undoes truncations that were not synced, so that the truncated bytes
-//! appear again. The checkers report a violation if a metadata target uses the size of a chunk file
-//! in which truncated bytes have appeared again.
+//! reappear. The checkers report a violation if a metadata target uses the size of a chunk file in
+//! which truncated bytes have reappeared.
 
 use crate::knobs::PlantedBug;
 use crate::moves::StoredFirstBytes;

@@ -6,8 +6,8 @@
 //! member. The other processes receive the new map with delays. The model does not include leases.
 //!
 //! # Rules of the model
-//! - A member that has lost power takes over only after it has received its lost records again. If
-//!   both members have lost power, the member with the longer log (by epoch and LSN) becomes the
+//! - A member that has lost power takes over only after it has received its lost records. If both
+//!   members have lost power, the member with the longer log (by epoch and LSN) becomes the
 //!   primary.
 //! - The epoch rises whenever a member has lost power. Without a new epoch, a primary could lack
 //!   some records that its backup member has, and give their LSNs to other records of the same
@@ -83,8 +83,8 @@ impl World {
         self.publish(map);
     }
 
-    /// After a member has lost power, removes the backup member from the group and adds it again,
-    /// so that the epoch of the group rises by two.
+    /// After a member has lost power, removes the backup member from the group and then re-adds
+    /// this member, so that the epoch of the group rises by two.
     fn renew_epoch(&mut self, index: usize) {
         let Some(member) = self.targets[index].backup.as_ref().map(|it| it.target) else { return };
         let changes = [(MemberChange::Drop, member), (MemberChange::MarkInSync, member)];

@@ -1,7 +1,7 @@
 //! Checks truncations between metadata and storage (`docs/design/0010-truncations.md`):
 //! - storage truncates a chunk file only after metadata has synced the new size;
 //! - metadata acknowledges a truncation only after storage has truncated its chunk files;
-//! - metadata never uses the size of a chunk file in which truncated bytes have appeared again.
+//! - metadata never uses the size of a chunk file in which truncated bytes have reappeared.
 //!
 //! At the end of the run, `checks` verifies that no truncated bytes are left.
 

@@ -1,6 +1,6 @@
 //! Clients that wait for locks, as real clients do (`crates/client`, `locks/`). A client waits
-//! until a target wakes it, and then requests the lock again. The client may have to wait again, or
-//! may end the wait.
+//! until a target wakes the client, and then repeats the request for the lock. The client may have
+//! to begin another wait, or may end the wait.
 //!
 //! Checks that each waiter finally gets its lock if no other owner blocks it. While faults happen,
 //! clients also end waits at random. In the quiet phase, no client releases a lock. A client then

@@ -191,8 +191,8 @@ impl Window {
 }
 
 /// Whether the refusal of a rename or exchange is correct if the two names were looked up at two
-/// different moments. The two directories may be on different targets, which look up the names one
-/// after the other. A refused operation has locked neither name.
+/// different moments. The two directories may be on different targets, which look up the two names
+/// at different times. A refused operation has locked neither name.
 fn is_right_at_two_moments(window: &Window, answer: &Result<Summary, ErrorCode>) -> bool {
     let Err(code) = answer else { return false };
     if *code == ErrorCode::CrossDevice {

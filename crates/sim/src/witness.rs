@@ -19,7 +19,7 @@
 //!   counter), even if a power loss has reverted one of the files or states;
 //! - no operation commits in a session after a target has logged the end of the session;
 //! - no target grants a lock that conflicts with a lock of another owner, and none refuses a lock
-//!   unless another owner has a conflicting lock or has waited for one;
+//!   unless another owner has a conflicting lock or has waited for a conflicting lock;
 //! - after each batch, the entries and files that the batch changed must equal the reference model;
 //! - the reply that a client receives must be the reply in the record. For reads and refusals, the
 //!   reply must be an outcome of the reference model at some moment between request and reply;
@@ -28,9 +28,9 @@
 //! - if clients replay lost changes: as long as its client is alive, each lost change is replayed
 //!   with the same inode, or reported. Until then, the target executes no new change (`replays`);
 //! - a power loss reverts the operations whose records are lost. A power loss must not revert an
-//!   operation that was acknowledged as durable. It must also not revert an operation on which an
-//!   operation of another target depends, because the dependent operation would then contradict the
-//!   model.
+//!   operation that was acknowledged as durable. The power loss must also not revert an operation
+//!   on which an operation of another target depends, because the dependent operation would then
+//!   contradict the model.
 //!
 //! # Not checked
 //! Sizes, link counts and times of directories are not checked during the run, because targets

@@ -457,7 +457,7 @@ impl ChunkStore {
         let failed =
             |error: std::io::Error| self.note_failure(Error::from(error).within(path.display()));
         // `create_new` cannot fail with `AlreadyExists`, since `existing` has not found the file,
-        // only this thread creates files here, and there is no await between the two calls.
+        // only this thread creates files in this directory, and no await is between the two calls.
         let mut options = OpenOptions::new();
         options.read(true).write(true).create_new(true);
         let open = || self.open_file(&options, &path);

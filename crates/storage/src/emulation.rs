@@ -53,7 +53,7 @@ impl Speed {
     }
 }
 
-/// The queue of a device that serves one request after the other.
+/// The queue of a device that serves one request at a time.
 #[derive(Debug)]
 struct RequestQueue {
     speed: Speed,
@@ -180,7 +180,7 @@ mod tests {
         assert_eq!(queue.accept(at(500), 2 * MB), at(800));
         assert_eq!(queue.drained(at(550)), at(800));
         assert_eq!(queue.drained(at(900)), at(900));
-        // An idle time does not make the next request faster.
+        // An idle time does not shorten the time of the next request.
         assert_eq!(queue.accept(at(5_000), MB), at(5_100));
         assert_eq!(queue.accept(at(5_000), 0), at(5_100));
         // This request takes longer than one `INTERVAL`, so the queue draws several rates for it.

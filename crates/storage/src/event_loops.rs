@@ -56,7 +56,7 @@ pub(crate) struct EventLoops {
 
 /// A thread with an event loop. The thread ends when this value is dropped, at the end of the
 /// service. The thread stays even if its loop has no target, since a device has few loops, and a
-/// target of the device may start again.
+/// target of the device may restart.
 #[derive(Debug)]
 struct EventLoop {
     messages: MailboxSender<Message>,

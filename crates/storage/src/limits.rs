@@ -35,7 +35,7 @@ pub(crate) const MAX_CACHED_PAGES: usize = 32_768;
 pub(crate) const MAX_DIRTY_REGIONS: usize = 65_536;
 /// Interval of the cleaner. A region that is rewritten within this time costs no further sync.
 pub(crate) const CLEAN_INTERVAL: Duration = Duration::from_secs(30);
-/// Maximum number of files that the cleaner syncs one by one. For more files, one sync of the whole
+/// Maximum number of files that the cleaner syncs separately. For more files, one sync of the whole
 /// file system is cheaper.
 pub(crate) const SYNC_EACH_UP_TO: usize = 32;
 /// Maximum number of syncs or removals in flight. With this number, many syncs share one commit of

@@ -5,11 +5,11 @@
 //! sender with this map, `skep_rpc::routing` refuses these requests and sends nothing.
 //!
 //! # Hazard
-//! A lost disk may become available again. The chunk files on such a disk lack the writes,
-//! truncations and removals since the loss. If the target served these files under an old map, a
-//! program would read old bytes after another program got `EIO` for these bytes. So the target
-//! marks its directory when it gets the map in which it is lost. A target whose directory has the
-//! mark file refuses requests after each restart and under each map.
+//! A lost disk may come back. The chunk files on such a disk lack the writes, truncations and
+//! removals since the loss. If the target served these files under an old map, a program would read
+//! old bytes after another program got `EIO` for these bytes. So the target marks its directory
+//! when it gets the map in which it is lost. A target whose directory has the mark file refuses
+//! requests after each restart and under each map.
 
 use skep_store::restored;
 use skep_types::map::{Condition, Consistency, TargetHealth};

@@ -5,8 +5,8 @@
 //! The clean-up checks only chunk files whose last change is at least one clean-up interval ago.
 //! The clean-up removes a chunk file only if metadata reports that the inode does not exist. This
 //! removal is safe, because a client creates the chunk files of a file only after metadata has
-//! created the inode. Inode ids are never reused, so an inode that does not exist can never exist
-//! later.
+//! created the inode. Inode ids are never reused, so an inode that does not exist now can never
+//! come into existence.
 
 use crate::chunk_store::ChunkStore;
 use skep_metrics::{Gauge, Registry, catalog};

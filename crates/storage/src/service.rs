@@ -1,5 +1,5 @@
-//! The storage service. It runs storage targets with `skep_service::host`, which all services
-//! share.
+//! The storage service. The service runs storage targets with `skep_service::host`, which all
+//! services share.
 
 use crate::chunk_store::reserve;
 use crate::event_loops::EventLoops;

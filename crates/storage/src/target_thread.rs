@@ -224,9 +224,9 @@ async fn take_requests(served: Rc<ServedTarget>, socket: OwnedFd, peer: Peer) {
         let queued = served.meter.queued();
         let permit = served.permits.acquire(peer.node, || fair_permits::cost(&incoming)).await;
         drop(queued);
-        // The map may have changed during the wait, so check the request again. If management has
-        // removed the sender in the meantime, the target may have acknowledged a write of another
-        // client to the same range.
+        // The map may have changed during the wait, so repeat the check of the request. If
+        // management has removed the sender in the meantime, the target may have acknowledged a
+        // write of another client to the same range.
         if let Err(error) = served.check(&incoming.header, &peer) {
             served.meter.refused(&arrival);
             outbox.refuse(&incoming.header, &error);
@@ -261,8 +261,8 @@ async fn take_requests(served: Rc<ServedTarget>, socket: OwnedFd, peer: Peer) {
             };
             // `dispatch` consumes the request, so the fingerprint of the request is computed first.
             let mark = quarantine::Mark::of(incoming.header.message, &incoming.body);
-            // The future of `dispatch` has several KiB. Pin it here, so that no surrounding future
-            // has to move it.
+            // The future of `dispatch` has several KiB. Pin this future at once, so that no
+            // surrounding future has to move it.
             let handling = pin!(handlers::dispatch(&served.store, incoming, &requester));
             quarantine::watch(mark, handling).await;
             if served.store.take_space_refusal() {

@@ -253,8 +253,8 @@ fn parse(text: &[u8]) -> Result<Contents> {
     Ok(Contents { study, plan, records: records.collect(), whole_bytes })
 }
 
-/// Replaces a file in the directory of a study atomically. A reader sees either the old file or the
-/// complete new file.
+/// Replaces a file in the directory of a study atomically. A reader finds either the old file or
+/// the complete new file.
 ///
 /// # Errors
 /// The error of the file system.

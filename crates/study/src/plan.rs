@@ -51,7 +51,7 @@ pub enum Access {
 pub enum Operation {
     /// The application writes its files, and syncs them within the measured time.
     Write,
-    /// The application reads data that was written earlier.
+    /// The application reads data of an earlier write.
     Read,
     /// As `Write`, with the transfers of each process in random order.
     RandomWrite,

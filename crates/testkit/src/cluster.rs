@@ -191,8 +191,8 @@ pub struct Cluster {
     mount_point: PathBuf,
     shape: Shape,
     next_mount: u32,
-    // This must be the last field. Fields are dropped in the order of declaration, and the
-    // directory must be removed last.
+    // The scratch directory must be the last field, because fields are dropped in the order of
+    // declaration, and the directory must be removed last.
     scratch: Option<Scratch>,
 }
 

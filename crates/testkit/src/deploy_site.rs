@@ -16,8 +16,8 @@ pub const DISK_BYTES: u64 = 400 << 20;
 /// The directories in which a deployment creates files.
 const PLACES: &str = "/etc /usr/bin /usr/sbin /srv /var /run /mnt /nvme0 /disk1 /disk2 /root";
 
-/// A deploying host, and the hosts to which this host deploys. Each of the latter hosts runs an
-/// `sshd`.
+/// A deploying host, and the hosts to which this host deploys. Each host except the deploying host
+/// runs an `sshd`.
 pub struct DeploySite {
     // Fields are dropped in this order, because the hosts must end before their switch.
     hosts: Vec<PageHost>,
@@ -110,7 +110,7 @@ impl DeploySite {
     }
 
     /// Runs `skep deploy`, and kills this command after `steps` steps. Returns false if the command
-    /// ended earlier.
+    /// ended before the kill.
     pub fn kill_after(&self, arguments: &str, steps: usize) -> bool {
         let line = format!("exec skep deploy {arguments} --hosts ~root/hosts.toml");
         let mut command = self.admin.shell(&line);

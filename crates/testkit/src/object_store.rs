@@ -36,7 +36,7 @@ pub const ACCESS: &str = "AKIDTEST";
 pub const SECRET: &str = "secret/of+the=tests";
 /// Session token of these credentials. The store refuses requests without this token.
 pub const TOKEN: &str = "session-token-of-the-tests";
-/// Minimum length of each part of a multipart upload except the last one, in bytes.
+/// Minimum length of each part of a multipart upload except the last part, in bytes.
 const LEAST_PART: usize = 5 << 20;
 /// Name of the header with the checksum of an object.
 const CRC: &str = "x-amz-checksum-crc32c";

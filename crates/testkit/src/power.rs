@@ -194,7 +194,7 @@ impl Disk {
         println!("    power loss of {}: {losses}", self.mount_point.display());
     }
 
-    /// Gives the disk its power again, and mounts its file system. No process may use the disk
+    /// Ends the power loss of the disk, and mounts its file system. No process may use the disk
     /// during this call.
     ///
     /// # Panics

@@ -224,7 +224,7 @@ pub struct TerminalProgram {
     /// The master side of the pseudo-terminal. The test writes keys to this side and reads output
     /// from this side.
     user: OwnedFd,
-    /// The program's side. This side stays open here, so that the test can read the modes after the
+    /// The program's side. The test keeps this side open, so that it can read the modes after the
     /// program's end.
     terminal: OwnedFd,
     screen: Screen,

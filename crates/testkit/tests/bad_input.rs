@@ -418,8 +418,8 @@ fn full_metadata_target_refuses_only_new_entries() {
 
 /// The service must write each change to its log, even if the change itself needs no space. If the
 /// disk has no space for the log, the service logs a message and waits for space. No acknowledged
-/// change is lost. When the disk has space again, waiting clients continue without a restart of the
-/// service. docs/semantics.md 4.8.
+/// change is lost. After space on the disk is freed, waiting clients continue without a restart of
+/// the service. docs/semantics.md 4.8.
 #[test]
 fn metadata_service_without_log_space_waits_and_continues() {
     use std::os::unix::fs::PermissionsExt;

@@ -19,8 +19,8 @@ fn file_size_of_a_dead_writer_is_recovered_after_its_lease() {
         let mut cluster = Cluster::start(Shape::default());
         let second = cluster.mount(transport);
         let mut random = Random::new(5);
-        // No file has inline bytes, because each first write is larger. The size of a file with
-        // inline bytes is known immediately.
+        // No file has inline bytes, because the first write of each file is larger than the inline
+        // bytes. The size of a file with inline bytes is known immediately.
         let lengths = [20_001, 40_960, 600_000, 5_000_001];
         let contents: Vec<_> = lengths.iter().map(|len| random.bytes(*len)).collect();
         let mut open = Vec::new();

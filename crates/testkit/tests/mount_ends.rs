@@ -376,7 +376,7 @@ fn mounts_end_while_the_services_are_suspended() {
 }
 
 /// The file name of a mount's log contains the path of the mount point. A file name has at most 255
-/// bytes, but this path may be longer.
+/// bytes, but this path may be longer than 255 bytes.
 #[test]
 fn mount_points_may_have_any_name() {
     let cluster = small();

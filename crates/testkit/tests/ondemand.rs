@@ -363,7 +363,8 @@ fn stage_out_lines_copy_results_before_removal_of_the_data() {
     let (site, before, top) = (&jobs.site, &jobs.before, jobs.shared.path());
     let [first, second, third] = &site.hosts[..] else { panic!("three hosts") };
 
-    // The results of the third node are copied, even if its epilog runs long before the others.
+    // The epilogs copy the results of the third node, even if its epilog runs long before the other
+    // epilogs.
     jobs.begin(21, &format!("#SKEP stage-out out:{top}/out/run-%%j"), "0:0");
     let shown = jobs.status(1, 21);
     assert!(shown.contains("Copies of the job: the job has not ended"), "{shown}");

@@ -174,7 +174,7 @@ impl Way {
         Self::Copy(files::DSYNC),
     ];
 
-    /// Whether [`Self::write`] writes the bytes. `fallocate` only makes the file longer.
+    /// Whether [`Self::write`] writes the bytes. `fallocate` only extends the file.
     fn writes_bytes(self) -> bool {
         !matches!(self, Self::Allocate(_))
     }

@@ -25,7 +25,7 @@ use std::time::Duration;
 const CALLS: usize = 40;
 /// Length of a small file in bytes.
 const LEN: usize = 3901;
-/// An ordinary user. Before a write of this user, the mount must know whether the file has a
+/// An ordinary user. Before a write of this user, the mount must find out whether the file has a
 /// set-user-id bit.
 const USER: u32 = 65_534;
 /// Time limit for the counters to include the last request.

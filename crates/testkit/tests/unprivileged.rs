@@ -130,7 +130,7 @@ fn user_mounts_accept_allow_other_if_fuse_conf_permits_it() {
     cluster.stop();
 }
 
-/// This test checks that mount(8), the helper and `fusermount3` work together. It checks no
+/// This test checks that mount(8), the helper and `fusermount3` work together. The test checks no
 /// statement of docs/semantics.md.
 #[test]
 fn fstab_line_with_user_can_be_mounted_by_ordinary_users() {

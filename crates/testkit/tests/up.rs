@@ -260,7 +260,7 @@ fn several_clusters_run_on_one_host_independently() {
     let second = one.mount(Transport::Device);
     assert_eq!(files::read(second.path().join("name")), b"one");
     assert_eq!(files::read(two.path().join("name")), b"two");
-    // The token of one cluster is not valid for the other.
+    // The token of one cluster is not valid for the other cluster.
     let address = files::read_to_string(one.data().join("management/address"));
     let token = two.data().join("management/join-token").display().to_string();
     let wrong =

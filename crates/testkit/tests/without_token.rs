@@ -324,8 +324,8 @@ fn stats_shows_users_their_own_load_through_the_mount() {
     showing.kill().expect("it runs");
     showing.wait().expect("ours");
 
-    // Root sees the load of all users. Without `--mount`, a user gets the load of the mount that
-    // contains the working directory.
+    // For root, the report contains the load of all users. Without `--mount`, a user gets the load
+    // of the mount that contains the working directory.
     files::write(cluster.path().join("of-root"), vec![1; 1 << 20]);
     let once = ["--interval", "100ms", "--once"];
     let table = user.skep(&[&["client", "stats", "--mount", &mount][..], &once].concat());

@@ -158,8 +158,8 @@ impl Acl {
         &self.entries
     }
 
-    /// Returns the subject to which the group bits of a mode belong: the mask if there is one, else
-    /// the file's group.
+    /// Returns the subject to which the group bits of a mode belong: the mask if the list has a
+    /// mask, else the file's group.
     fn group_class(&self) -> AclTag {
         match self.entries.iter().any(|it| it.tag == AclTag::Mask) {
             true => AclTag::Mask,

@@ -1,8 +1,8 @@
 //! Binary encoding: a bounds-checked little-endian reader and writer, the [`Codec`] trait,
 //! checksums, and the `record!` macro, which derives the layout of a struct from its fields.
 //!
-//! Decoding never panics on bytes from the network or the disk. It returns `Corrupt` with the
-//! offset.
+//! Decoding never panics on bytes from the network or the disk. The decoder returns `Corrupt` with
+//! the offset.
 
 use crate::error::{Error, ErrorCode, Result};
 
@@ -208,7 +208,8 @@ impl<T: Codec> Codec for Vec<T> {
     }
     fn decode(r: &mut Reader<'_>) -> Result<Self> {
         let count = u32::decode(r)? as usize;
-        // An encoded item has at least one byte. Both checks bound the memory by the input's size.
+        // An encoded item has at least one byte. The two checks bound the memory by the input's
+        // size.
         if count > r.left() {
             return Err(r.corrupt(format_args!("{count} items do not fit into {} bytes", r.left())));
         }

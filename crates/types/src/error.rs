@@ -39,8 +39,8 @@ macro_rules! codes {
                 concat!($($doc),*),
             ),)*];
 
-            /// Returns the code with this number. `None` means that this version of the program
-            /// does not know the number.
+            /// Returns the code with this number. Returns `None` for a number that this version of
+            /// the program does not have.
             pub fn from_number(number: u16) -> Option<Self> {
                 match number { $($number => Some(Self::$name),)* _ => None }
             }
@@ -68,7 +68,7 @@ codes! {
     NotFound = 1, Never;
     /// An entry with that name exists already.
     Exists = 2, Never;
-    /// The inode is not a directory, and the operation needs one.
+    /// The inode is not a directory, and the operation needs a directory.
     NotDirectory = 3, Never;
     /// The inode is a directory, and the operation does not work on directories.
     IsDirectory = 4, Never;
@@ -254,8 +254,9 @@ pub fn is_out_of_descriptors(error: &std::io::Error) -> bool {
     matches!(error.raw_os_error(), Some(ENFILE | EMFILE))
 }
 
-/// Writes the context, which administrators and users read. These readers do not know the names of
-/// the codes, so only the alternate form `{error:#}` appends the code, for debug lines of the log.
+/// Writes the context, which administrators and users read. These readers cannot interpret the
+/// names of the codes, so only the alternate form `{error:#}` appends the code, for debug lines of
+/// the log.
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.context() {

@@ -307,10 +307,11 @@ record! {
         pub lease_ms: u32,
         /// Interval between heartbeats of a node, in milliseconds.
         pub heartbeat_ms: u32,
-        /// Chunk size of new files, in bytes, if neither the request nor the directory sets one.
+        /// Chunk size of new files, in bytes, if neither the request nor the directory sets a chunk
+        /// size.
         pub default_chunk_bytes: u64,
         /// Stripe width of new files, from offset `stripe_from` on, if neither the request nor the
-        /// directory sets one.
+        /// directory sets a stripe width.
         pub default_width: u16,
         /// File offset, rounded up to a multiple of the chunk size, at which striping over several
         /// groups starts. All bytes before this offset are stored on one group. With zero, the
@@ -326,7 +327,7 @@ record! {
         /// Maximum number of chunk files without an inode that one search of a storage target may
         /// remove. A search that finds more than this number removes no chunk file.
         pub cleanup_limit: u32,
-        /// Chooser of new files if neither the request nor the directory sets one.
+        /// Chooser of new files if neither the request nor the directory sets a chooser.
         pub default_chooser: Chooser,
         /// Stripe patterns that users other than root may set.
         pub user_patterns: UserPatterns,

@@ -146,8 +146,8 @@ impl PatternRequest {
     /// rules of a request: see [`Self::check`].
     ///
     /// # Errors
-    /// - `InvalidArgument` if an inline component is not the first one, is the last one, does not
-    ///   start at byte 0, or has any other field set.
+    /// - `InvalidArgument` if an inline component is not the first component, is the last
+    ///   component, does not start at byte 0, or has any other field set.
     /// - `InvalidArgument` if the inline bytes end at an offset that is not a multiple of 4 KiB or
     ///   exceeds 64 KiB.
     pub fn from_listed(

@@ -96,7 +96,7 @@ pub fn bounds(id: u16) -> Bounds {
             Bounds { body_bytes: MAX_BODY_BYTES, ..from(Senders::Metadata) }
         }
         // The sender is a target, but not the primary of its group, so the header has no sender
-        // group. Therefore the receiver checks the kind of the sending node here.
+        // group. Therefore the receiver checks the kind of the sending node against this table.
         mg::AskTakeOver::ID => from(Senders::Services),
         st::WhichExist::ID => from(Senders::Storage),
         cs::AskMember::ID => Bounds {

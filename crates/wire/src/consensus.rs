@@ -57,7 +57,7 @@ record! {
 }
 
 record! {
-    /// A member of management, as the leader knows it.
+    /// The state of a member of management at the leader.
     pub struct MemberEntry {
         /// The node of the member.
         pub node: NodeId,
@@ -88,7 +88,7 @@ record! {
 }
 
 /// Returns the text of the error `NotLeader`: as many of the leader's addresses as the limits of
-/// the text allow, separated by commas. An empty text means that the sender knows no leader.
+/// the text allow, separated by commas. An empty text means that the sender has no leader.
 pub fn leader_text(addresses: &[String]) -> String {
     let mut text = String::new();
     for address in addresses.iter().take(MAX_LEADER_ADDRESSES) {

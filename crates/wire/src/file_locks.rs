@@ -132,8 +132,8 @@ record! {
     /// Reply to [`WaitLock`].
     pub struct WaitLockReply {
         /// Whether the lock is free. For a free lock, the target reserves the lock for this wait
-        /// for a moment, and the client must send `SetLock` immediately. Otherwise the client sends
-        /// `WaitLock` again.
+        /// for a moment, and the client must send `SetLock` immediately. If the wait has not ended,
+        /// the client sends the next `WaitLock`.
         pub is_called: bool,
     }
 }

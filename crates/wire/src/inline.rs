@@ -73,7 +73,7 @@ record! {
     /// Reply to [`ReadInline`].
     pub struct ReadInlineReply {
         /// Truncate generation of the file. If the client's file size is from another generation,
-        /// the client asks for the attributes and reads again.
+        /// the client requests the attributes and repeats the read.
         pub truncate_generation: u64,
         /// The bytes, perhaps fewer than requested. Missing bytes at the end are zeros.
         pub bytes: Bytes,

@@ -48,7 +48,7 @@ pub const MAX_LISTED_USES: usize = 256;
 /// Maximum number of ranges, and of waits, per entry in one `LockList`.
 pub const MAX_LISTED_LOCKS: usize = 256;
 /// Approximate maximum number of waits in one `WaitList`. All waits of one owner must be in the
-/// same `WaitList`, so a list may be longer.
+/// same `WaitList`, so a list may exceed this number.
 pub const MAX_LISTED_WAITS: usize = 256;
 /// Maximum number of waits per owner, and of holders per wait, in a `WaitList`.
 pub const MAX_LISTED_HOLDERS: usize = 64;
@@ -84,5 +84,6 @@ pub const MAX_TRACE_WAITS: usize = 4;
 pub const MAX_TRACE_ERROR_BYTES: usize = 160;
 /// Maximum number of records in one `ReportTraces`.
 pub const MAX_REPORTED_TRACES: usize = 64;
-/// Maximum length of the names in a `TraceRecord`. Names of messages and services are shorter.
+/// Maximum length of the names in a `TraceRecord`. Names of messages and services are shorter than
+/// this limit.
 pub const MAX_TRACE_NAME_BYTES: usize = 64;

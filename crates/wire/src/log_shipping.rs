@@ -168,8 +168,8 @@ record! {
         /// Bytes of keys and values in all parts so far, including this part.
         pub pair_bytes: u64,
         /// Checksum of all parts so far, including this part: the CRC-32C of the checksum of the
-        /// previous parts (four bytes, zero for the first part), followed by `pairs` as encoded
-        /// here.
+        /// previous parts (four bytes, zero for the first part), followed by `pairs` in the
+        /// encoding of this message.
         pub checksum: u32,
     }
 }
@@ -199,7 +199,7 @@ record! {
 }
 
 record! {
-    /// The progress of a copy of the store, as the primary knows it.
+    /// The progress of a copy of the store, in the state of the primary.
     pub struct CopyProgress {
         /// Number of pairs that the member has confirmed.
         pub pair_count: u64,
@@ -238,7 +238,7 @@ record! {
 }
 
 record! {
-    /// The progress of a member that is not the primary, as the primary knows it.
+    /// The progress of a member that is not the primary, in the state of the primary.
     pub struct MemberProgress {
         /// The member.
         pub target: TargetId,

@@ -72,7 +72,8 @@ record! {
 
 record! {
     /// Reports that a node is alive. Each node sends heartbeats regularly. Management returns
-    /// `Stale` if the node is not in the cluster map. After `Stale`, a server registers again.
+    /// `Stale` if the node is not in the cluster map. After `Stale`, a server renews its
+    /// registration.
     pub struct Heartbeat {
         /// The node that sends the heartbeat.
         pub node: NodeId,
@@ -144,8 +145,8 @@ record! {
         pub node: NodeId,
         /// Time since the server's last heartbeat, or since its clean shutdown, in milliseconds.
         pub since_ms: u64,
-        /// Whether the outage may be longer, because `since_ms` counts only from the moment at
-        /// which the sender of this reply became the leader of management.
+        /// Whether the outage may be longer than `since_ms`, because `since_ms` counts only from
+        /// the moment at which the sender of this reply became the leader of management.
         pub may_be_longer: bool,
     }
 }
@@ -306,7 +307,7 @@ record! {
 }
 
 record! {
-    /// Closes a storage target to new files, or opens it again. A retry changes nothing.
+    /// Closes a storage target to new files, or reopens a closed target. A retry changes nothing.
     pub struct SetTargetState {
         /// The target.
         pub target: TargetId,

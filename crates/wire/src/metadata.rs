@@ -2,8 +2,8 @@
 //! groups.
 //!
 //! A client sends a modifying request in a slot of its session. If the client repeats the request
-//! with the same sequence number, the target returns the stored reply instead of executing the
-//! request again.
+//! with the same sequence number, the target returns the stored reply instead of a second execution
+//! of the request.
 
 mod attributes;
 mod files;

@@ -8,8 +8,8 @@
 //! # Effects of a deposed primary
 //! A primary whose process was suspended for some seconds may continue its work after another
 //! member has become the primary. Without this check, requests of the old primary to other targets
-//! and to management would have effects that the new primary does not know. So each receiver
-//! refuses these requests.
+//! and to management would have effects that are missing in the state of the new primary. So each
+//! receiver refuses these requests.
 
 use crate::bounds::{Senders, bounds};
 use crate::frame::Header;

@@ -26,7 +26,7 @@ record! {
         pub channel: u64,
         /// Random number that is never reused.
         pub nonce: u128,
-        /// Ids of the secrets that the sender knows, at most four, the newest first. An id is the
+        /// Ids of the secrets that the sender has, at most four, the newest first. An id is the
         /// first 8 bytes, as a big-endian number, of the HMAC-SHA-256 over "skep secret id" keyed
         /// with the secret.
         pub secrets: Vec<u64>,
@@ -34,7 +34,7 @@ record! {
 }
 
 record! {
-    /// Reply to [`Hello`]. Proves that the receiver of the `Hello` knows the secret of the cluster.
+    /// Reply to [`Hello`]. Proves that the receiver of the `Hello` has the secret of the cluster.
     pub struct Challenge {
         /// The file system to which the receiver of the `Hello` belongs.
         pub cluster: ClusterId,
@@ -53,8 +53,7 @@ record! {
 }
 
 record! {
-    /// Third frame of the handshake. Proves that the connecting side knows the secret of the
-    /// cluster.
+    /// Third frame of the handshake. Proves that the connecting side has the secret of the cluster.
     pub struct Proof {
         /// Lower half of the HMAC-SHA-256 over "skep client", the `Hello`, and the `Challenge`
         /// without its proof.

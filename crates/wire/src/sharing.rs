@@ -21,8 +21,8 @@ record! {
     /// Waits for notifications of the session. The target replies as soon as there is a
     /// notification, or with an empty list after some seconds.
     pub struct WaitNotifications {
-        /// Ids of the notifications that the client is processing. The target does not send these
-        /// notifications again.
+        /// Ids of the notifications that the client is processing. The target does not repeat these
+        /// notifications.
         pub known: Vec<u64>,
     }
 }

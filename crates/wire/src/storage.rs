@@ -34,8 +34,8 @@ record! {
         /// `EndMoved` if it has executed a newer truncation of the chunk file, because that
         /// truncation must also remove the bytes of this write.
         pub truncate_generation: u64,
-        /// Whether the client knows that the chunk file was synced before, so that the chunk file
-        /// must exist. If this field is set and the chunk file is missing, the target returns
+        /// Whether the client has a record of an earlier sync of the chunk file, so that the chunk
+        /// file must exist. If this field is set and the chunk file is missing, the target returns
         /// `Corrupt` and does not create the chunk file.
         pub must_exist: bool,
         /// CRC-32C of each piece of the data. The pieces end at multiples of 4,096 in the chunk

@@ -29,8 +29,8 @@ struct Step {
     run: fn() -> Outcome,
 }
 
-/// Maximum time of all steps from an empty target directory, in seconds. If a step needs a larger
-/// budget, the budget of another step must become smaller.
+/// Maximum time of all steps from an empty target directory, in seconds. An increase of the budget
+/// of one step requires an equal reduction of the budget of another step.
 const BUDGET: u64 = 55 * 60;
 
 /// Maximum time of all steps if an earlier run has built everything, in seconds.
@@ -124,7 +124,7 @@ fn unit_tests(program: &Program) -> Command {
 }
 
 /// Checks the generated pages. The pages come from the program `skep` that the step `test` has
-/// built, because a build of this program alone would compile most crates again.
+/// built, because a build of this program alone would recompile most crates.
 fn check_docs() -> Outcome {
     let programs = built::programs(UNIT_TESTS)?;
     let skep = programs.iter().find(|it| !it.is_test && it.name == "skep");
@@ -146,7 +146,7 @@ fn rustdoc() -> Outcome {
 }
 
 /// Simulates fixed seeds, and then new seeds that depend on the clock. If a seed fails, the
-/// simulator prints the command that runs this seed again.
+/// simulator prints the command that repeats the run with this seed.
 fn simulation() -> Outcome {
     let programs = built::programs(SIMULATION)?;
     for test in programs.iter().filter(|it| it.is_test) {

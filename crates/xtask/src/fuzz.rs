@@ -149,7 +149,7 @@ fn fails(decoder: &Decoder, input: &[u8]) -> bool {
 /// Checks the inputs in `directory`, which once failed. A missing directory has no inputs.
 ///
 /// # Errors
-/// Names the file whose input fails again, or that has no input.
+/// Names the file whose input still fails, or that has no input.
 fn check_earlier_failures(decoder: &Decoder, directory: &Path) -> Outcome {
     let mut paths: Vec<_> =
         fs::read_dir(directory).into_iter().flatten().flatten().map(|it| it.path()).collect();
@@ -187,8 +187,7 @@ fn fuzz(decoder: &Decoder, seeds: &[&[u8]], seed: u64, rounds: u64) -> Result<()
 /// Checks the inputs that once failed, and then fuzzes all decoders with the same number of rounds.
 ///
 /// # Errors
-/// Names the decoder that failed, the file with its input, and the command that runs the round
-/// again.
+/// Names the decoder that failed, the file with its input, and the command that repeats the round.
 pub(crate) fn run(options: &Options) -> Outcome {
     let seeds = seeds()?;
     if options.write_corpus {

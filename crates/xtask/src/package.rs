@@ -54,7 +54,8 @@ pub(crate) struct Options {
     /// Sign the lists of the repository with this key of gpg.
     #[arg(long, value_name = "KEY", requires = "repository")]
     sign: Option<String>,
-    /// Compress with the least effort, for tests. The packages are larger.
+    /// Compress with the least effort, for tests. The packages are larger than with the usual
+    /// compression.
     #[arg(long)]
     fast: bool,
 }

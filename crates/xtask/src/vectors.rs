@@ -105,7 +105,8 @@ pub(crate) fn to_hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Reads bytes from hexadecimal digits. `None` if a character is no digit, or if a byte lacks one.
+/// Reads bytes from hexadecimal digits. `None` if a character is no digit, or if a byte has only
+/// one digit.
 pub(crate) fn from_hex(digits: &str) -> Option<Vec<u8>> {
     let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
     let digits = digits.as_bytes();

@@ -44,7 +44,7 @@ pub(crate) struct Fleet {
     dead: BTreeSet<u32>,
     /// Ranks of workers that have stopped sending messages.
     hung: BTreeSet<u32>,
-    /// Whether a phase has begun, so that there may be files to remove.
+    /// Whether a phase has begun, so that the cleanup may have to remove files.
     has_begun: bool,
     caches_dropped: bool,
     /// Whether this run has already reported that a host cannot drop its caches. A run reports this

@@ -41,7 +41,7 @@ pub(crate) struct Step {
 }
 
 impl Step {
-    /// Returns the error of a worker process that does not know the phase.
+    /// Returns the error of a worker process whose version of the program does not have the phase.
     pub(crate) fn unknown(&self) -> String {
         format!(
             "cannot run the phase {}: unknown phase; use the same version on all hosts",

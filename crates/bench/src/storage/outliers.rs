@@ -21,7 +21,8 @@ pub enum Verdict {
     /// The target is slower than the other targets, and the confidence in this verdict is
     /// sufficient.
     Slow,
-    /// The target seems slower, but the confidence is too low. More repetitions can decide.
+    /// The target seems slower than the other targets, but the confidence is too low. More
+    /// repetitions can decide.
     Unclear,
 }
 
@@ -42,7 +43,7 @@ pub struct Judged {
     /// The difference between m and the target's median, in units of the median absolute deviation
     /// of all targets' medians. `None` if this deviation is zero.
     pub deviations: Option<f64>,
-    /// Confidence that the target is slower than the others, by any amount. From 0 to 1.
+    /// Confidence that the target is slower than the other targets, by any amount. From 0 to 1.
     pub confidence: f64,
     /// The verdict that follows from `slower_by` and `confidence`.
     pub verdict: Verdict,
@@ -108,7 +109,7 @@ pub struct Compared {
     /// The difference between m and the object's median, in units of the median absolute deviation
     /// of all objects' medians. `None` if this deviation is zero.
     pub deviations: Option<f64>,
-    /// Confidence that the object is slower than the others, by any amount. From 0 to 1.
+    /// Confidence that the object is slower than the other objects, by any amount. From 0 to 1.
     pub confidence: f64,
     /// The verdict that follows from `slower_by` and `confidence`.
     pub verdict: Verdict,
@@ -273,8 +274,8 @@ mod tests {
         let slow: &[f64] = &[50.0, 49.0, 51.0, 50.0, 52.0];
         let judged = judge(&outcome(&[fine, fine, fine, slow]), Rules::default());
         assert_eq!((judged[3].target, judged[3].slower_by), (4, 0.5));
-        // One of 15504 orders of the samples is as extreme, and each of the four targets could be
-        // the slow one.
+        // Only one of 15504 orders of the samples is as extreme, and each of the four targets could
+        // be the slow target.
         assert!((judged[3].confidence - (1.0 - 4.0 / 15_504.0)).abs() < 1e-9);
         assert_eq!(judged[0].confidence, 0.0);
     }

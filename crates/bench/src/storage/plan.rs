@@ -22,7 +22,7 @@ pub struct Plan {
     pub block_bytes: u32,
     /// Number of repetitions.
     pub repetitions: u32,
-    /// Whether the targets work one after the other, instead of all at the same time.
+    /// Whether one target works at a time, instead of all targets at the same time.
     pub one_by_one: bool,
     /// Seconds without progress of any target after which the run fails.
     pub patience_s: u32,

@@ -93,7 +93,7 @@ pub(super) fn run(args: UpArgs) -> Result<()> {
     skep_env::restrict_new_files();
     if !args.no_mount {
         // Check the mount helper before the start of the cluster, because a failed mount would stop
-        // the whole cluster again.
+        // the cluster that has just started.
         skep_fuse::check_helper()
             .map_err(|error| Error::from(error).within("cannot mount the cluster"))?;
     }

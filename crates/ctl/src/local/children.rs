@@ -185,9 +185,9 @@ pub(crate) fn describe(status: ExitStatus) -> String {
     }
 }
 
-/// Returns the last error message that a process of this program has printed before its end. It is
-/// the text after the last `skep: ` that begins a line of the log after the byte `from`. `None`
-/// means that there is no such line.
+/// Returns the last error message that a process of this program has printed before its end. The
+/// reason is the text after the last `skep: ` that begins a line of the log after the byte `from`.
+/// `None` means that there is no such line.
 pub(crate) fn last_error(path: &Path, from: u64) -> Option<String> {
     error_in(&String::from_utf8_lossy(&end_of(path, from)))
 }

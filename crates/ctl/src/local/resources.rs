@@ -2,7 +2,7 @@
 //! before `skep up` starts its processes.
 //!
 //! The checks use only rough lower limits. A cluster that passes the checks may still run out of
-//! memory or space later.
+//! memory or space during its use.
 
 use super::shape::Shape;
 use skep_types::{Error, ErrorCode, Result};

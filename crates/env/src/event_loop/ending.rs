@@ -4,7 +4,7 @@
 //! An operation in the kernel keeps its descriptor open. If the loop only closed its ring, the
 //! connections of the ended thread would stay open, and each peer would wait for replies that no
 //! thread sends. A service continues after the end of a thread: if the role of a target has changed
-//! or its thread has failed, the service opens the target again.
+//! or its thread has failed, the service reopens the target.
 //!
 //! This module is not responsible for the futures of the thread, which also hold descriptors. The
 //! executor of the thread drops these futures.
@@ -75,8 +75,8 @@ fn take_completions(ring: &mut Ring, ops: &mut NumberMap<PendingOp>, ending: &mu
     for completion in ring.completion() {
         let id = completion.user_data();
         match id & CANCELS {
-            // This is the completion of the operation itself, whether the kernel has cancelled the
-            // operation or not.
+            // The received completion belongs to the operation itself, whether the kernel has
+            // cancelled the operation or not.
             0 => {
                 ops.remove(&id);
                 ending.cancelled.remove(&id);

@@ -15,8 +15,8 @@ pub fn limit_kernel_workers(count: u32) -> io::Result<()> {
 }
 
 /// Binds the io_uring workers of a new ring to the CPUs to which this process is bound. Unlike
-/// threads, workers do not inherit the CPUs of the thread that causes their start. If the binding
-/// fails, file operations are only slower.
+/// threads, workers do not inherit the CPUs of the thread that causes their start. A failed binding
+/// only makes file operations slower than with the binding.
 pub(super) fn bind_kernel_workers(ring: &Ring) {
     let Some(cpus) = bound_cpus() else { return };
     // SAFETY: all bits of an empty set are zero.

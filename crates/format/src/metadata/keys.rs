@@ -42,10 +42,11 @@ pub enum Key<'a> {
     /// A committed transaction that this group coordinates. The field is the id of the transaction.
     /// Value: `DecisionRecord`, with the participants that have not confirmed the commit.
     Decision(u64),
-    /// A transaction of another group that has ended on this target and must not be prepared again.
-    /// Value: the `Timestamp` of its end.
+    /// A transaction of another group that has ended on this target, so that a repeated request
+    /// must not prepare it. Value: the `Timestamp` of its end.
     Finished(TransactionId),
-    /// A session that has ended and must not be opened again. Value: the `Timestamp` of its end.
+    /// A session that has ended, so that a repeated request must not open it. Value: the
+    /// `Timestamp` of its end.
     SessionEnd(SessionId),
     /// The locks of an owner on a file. Value: `FileLocksRecord`.
     FileLocks(LockOwner),
@@ -321,8 +322,8 @@ pub fn expect_parsed<T>(key: &[u8], parsed: Option<T>) -> Result<T> {
     })
 }
 
-/// Returns the last eight bytes of a key as a number: a session, an inode or a cursor. `None` if
-/// the key is shorter.
+/// Returns the last eight bytes of a key as a number: a session, an inode or a cursor. Returns
+/// `None` if the key is shorter than eight bytes.
 pub fn last_u64(key: &[u8]) -> Option<u64> {
     let tail = key.len().checked_sub(8)?;
     Some(u64::from_be_bytes(key[tail..].try_into().ok()?))

@@ -198,7 +198,7 @@ record! {
 
 impl SlotRecord {
     /// Creates the record of a request that the target has undone after its transaction. The target
-    /// executes a retry of such a request again.
+    /// executes a retry of such a request a second time.
     pub fn undone(sequence: u64) -> Self {
         Self { sequence, lsn: Lsn::default(), reply: Bytes(Vec::new()) }
     }

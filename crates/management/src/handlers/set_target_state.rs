@@ -1,4 +1,4 @@
-//! `SetTargetState`: closes a storage target to new files, or opens it again.
+//! `SetTargetState`: closes a storage target to new files, or reopens a closed target.
 
 use crate::authority::Authority;
 use skep_cluster::{Command, RequestId};

@@ -25,7 +25,8 @@ fn target(id: u32, kind: TargetKind, node: NodeId) -> Target {
     Target { reachability: Reachability::Online, ..target }
 }
 
-/// The metadata targets 1 and 2 are group 5, and the storage targets 7 and 8 are groups of one.
+/// The metadata targets 1 and 2 are group 5, and the storage targets 7 and 8 are groups with one
+/// member each.
 fn cluster() -> ClusterMap {
     let mut map = ClusterMap::empty(ClusterId::default());
     map.nodes = vec![

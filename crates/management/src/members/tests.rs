@@ -174,8 +174,7 @@ fn proposals_succeed_after_the_leader_was_killed() {
         assert!(pause < Duration::from_secs(3), "{pause:?}");
         assert_ne!(next, leader);
         assert_eq!(group.member(next).propose(b"b".to_vec()).await.unwrap(), [2]);
-        // Start the member again. The other members must open new connections to the restarted
-        // member.
+        // Restart the member. The other members must open new connections to the restarted member.
         group.start(leader).await;
         group.has(leader, b"ab").await;
         let third = (1..=3).find(|id| ![leader, next].contains(id)).unwrap();

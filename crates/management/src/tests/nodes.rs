@@ -356,8 +356,8 @@ fn members_change_from_1_to_3_to_1_while_settings_change() {
                 assert!(refused.context().contains("was removed"), "{refused}");
             }
             nodes.kill(id).await;
-            // If the removed node is started again, it must end with an error that names the
-            // reason.
+            // If an administrator restarts the removed node, the node must end with an error that
+            // names the reason.
             nodes.start(id).await;
             let ended = skep_env::timeout(LONG, nodes.running[&id].until_ended()).await;
             let refused = ended.expect("a removed node ends").unwrap_err();

@@ -121,7 +121,8 @@ fn closed_token_joins_no_node_even_if_it_claims_a_known_id() {
         let stranger = server(NodeKind::Storage, 20);
         let refused = connection.call(&stranger, &options(2)).await.unwrap_err();
         assert_eq!(refused.code(), ErrorCode::AuthenticationFailed);
-        // A server that joined earlier shows its uuid, so it can register again.
+        // A server that has already joined shows its uuid, so that server can renew its
+        // registration.
         let again = connection.call(&known, &options(3)).await.unwrap().0;
         assert_eq!(again.node, member.node());
         assert_eq!(again.map.nodes.len(), 2);

@@ -88,7 +88,7 @@ fn management_skips_ids_after_a_heartbeat_with_a_newer_id() {
 }
 
 /// A heartbeat of a faulty node must not use up all map versions. After such a heartbeat,
-/// management could not start again.
+/// management could not restart.
 #[test]
 fn heartbeat_with_an_implausible_version_or_id_is_refused() {
     let (_directory, settings, token) = cluster();

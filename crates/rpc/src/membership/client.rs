@@ -154,8 +154,9 @@ impl ClientMembership {
         Management::of_member(&self.token, NodeKind::Client, self.map_cell())
     }
 
-    /// Ends heartbeats, map updates and attempts to register again. Management still counts the
-    /// client as a member until [`Self::leave`]. Returns `false` if the client was leaving already.
+    /// Ends heartbeats, map updates and attempts to renew the registration. Management still counts
+    /// the client as a member until [`Self::leave`]. Returns `false` if the client was leaving
+    /// already.
     pub fn begin_leave(&self) -> bool {
         let is_first = !self.is_leaving.swap(true, Ordering::AcqRel);
         self.changed.notify();
@@ -182,8 +183,7 @@ impl ClientMembership {
             && self.removed.swap(removed.raw(), Ordering::AcqRel) != removed.raw()
     }
 
-    /// Returns whether management has removed the id `node` of this client, as far as the client
-    /// knows.
+    /// Returns whether the client has learned that management has removed its id `node`.
     pub fn was_removed(&self, node: NodeId) -> bool {
         self.node() != node || self.removed.load(Ordering::Acquire) == node.raw()
     }
@@ -265,8 +265,8 @@ impl ClientMembership {
         events: &impl ClientEvents,
     ) {
         let mut outage = ManagementOutage::default();
-        // A heartbeat after `leave` would get the reply `Stale`, and the client would register
-        // again. So this loop ends when the client leaves.
+        // A heartbeat after `leave` would get the reply `Stale`, and the client would renew its
+        // registration. So this loop ends when the client leaves.
         //
         // Retry: the client sends a heartbeat at every heartbeat interval of the cluster, until it
         // leaves.
@@ -389,7 +389,7 @@ impl RegistrationAttempt {
 }
 
 /// Makes one attempt to register. If the client needs a formatted cluster and the cluster is not
-/// formatted, the client leaves again. The client's later attempts check the map before they
+/// formatted, the client leaves the cluster. The client's later attempts check the map before they
 /// register, because each new registration uses a new client id.
 async fn register_once(
     management: &Management,

@@ -14,7 +14,7 @@ use std::sync::Arc;
 pub(super) struct FollowedMap {
     pub(super) cell: Arc<MapCell>,
     /// Notifies waiting tasks when the cluster's settings change. A task that sleeps for an
-    /// interval from the settings must then read the interval again.
+    /// interval from the settings must then reread the interval.
     pub(super) settings_changed: Notify,
 }
 

@@ -60,9 +60,10 @@ pub enum Change {
     /// This change precedes the first [`Self::Map`].
     Joined(Box<RegisterReply>),
     /// The service had started with a cached map, and management has refused the service. The
-    /// membership reports no further change after this one.
+    /// membership reports no further change after this change.
     Refused(Error),
-    /// Management had removed this service from the cluster, and the service has registered again.
+    /// Management had removed this service from the cluster, and the service has renewed its
+    /// registration.
     Rejoined(Box<RegisterReply>),
     /// Management had removed this service from its state, and does not accept its registration.
     /// The service repeats the registration with each heartbeat.
@@ -198,8 +199,8 @@ impl Membership {
             let (known, newest_node) = (self.map.cell.version(), self.map.cell.load().newest_node);
             let node = self.node();
             // A target may request another heartbeat after this task has collected the targets'
-            // reports for this one. To notice such a request, the task begins to wait for requests
-            // before it collects the reports.
+            // reports for the current heartbeat. To notice such a request, the task begins to wait
+            // for requests before it collects the reports.
             let requested = self.map.cell.wait_for_heartbeat_request();
             let (targets, waits) = (reports(), outages::waits(skep_env::now()));
             let heartbeat = Heartbeat { node, known, newest_node, targets, waits };

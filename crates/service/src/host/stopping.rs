@@ -1,10 +1,10 @@
 //! The stop of the targets when the service ends.
 //!
 //! A primary of a metadata group that stops hands its group over to another member. Then the thread
-//! of the old primary ends with `Deposed`, as after each change of its role. The node opens such a
-//! target once more, and stops the target in its new role: as a backup member, the target releases
-//! the lease of the primary, so that the new primary need not wait. The node treats a target whose
-//! role has changed just before the signal in the same way.
+//! of the old primary ends with `Deposed`, as after each change of its role. The node reopens such
+//! a target, and stops the target in its new role: as a backup member, the target releases the
+//! lease of the primary, so that the new primary need not wait. The node treats a target whose role
+//! has changed just before the signal in the same way.
 //!
 //! The module `targets` starts and watches the threads.
 
@@ -65,8 +65,8 @@ impl ServingNode {
         reopening.into_iter().map(|it| it.path).collect()
     }
 
-    /// Handles the end of a target's thread. If the role of the target has changed, opens the
-    /// target once more. `reopened` are the targets that were opened before.
+    /// Handles the end of a target's thread. If the role of the target has changed, reopens the
+    /// target. `reopened` are the targets that were opened before.
     fn on_stopped(
         &self,
         ended: &RunningTarget,

@@ -434,8 +434,8 @@ impl ServingNode {
         let is_last =
             self.running.borrow().is_empty() && self.waiting.borrow().iter().all(Option::is_none);
         // If the target has never served, the service ends, so that an administrator gets the error
-        // of the full disk immediately. A service whose target has served continues, because there
-        // may be no service manager that would restart the service.
+        // of the full disk immediately. A service whose target has served continues, because the
+        // host may have no service manager that would restart the service.
         let has_served = ended.is_ready.get() || ended.pause.is_some();
         if is_last && !(is_full(&error) && has_served) {
             return Err(error);
@@ -458,8 +458,9 @@ impl ServingNode {
         if !running.iter().all(|it| it.is_ready.get()) {
             return;
         }
-        // Targets that wait for management may start later. However, the service manager must be
-        // notified only once, because scripts that start several services count the notifications.
+        // Targets that wait for management may start after this function returns. However, the
+        // service manager must be notified only once, because scripts that start several services
+        // count the notifications.
         if !std::mem::replace(is_ready, true) {
             notify::ready();
         }

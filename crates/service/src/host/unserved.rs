@@ -12,7 +12,7 @@ use skep_wire::management::TargetReport;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Pause before the first attempt to serve a target again. Each further pause is twice as long.
+/// Pause before the first new attempt to serve a target. Each further pause is twice as long.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 /// Longest pause between two attempts to serve a target.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);

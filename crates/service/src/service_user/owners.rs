@@ -7,9 +7,9 @@
 //! # The lock file records a complete change
 //!
 //! The owner of the lock file changes last. As long as the lock file does not belong to the user
-//! and its group, the next change looks at all files. If root opens a directory later, the lock
-//! file gets the group of root (`skep_store::identity`). So the next change also finds files that
-//! root has created below the top.
+//! and its group, the next change looks at all files. If root opens a directory after this command,
+//! the lock file gets the group of root (`skep_store::identity`). So the next change also finds
+//! files that root has created below the top.
 
 use super::{ServiceUser, failed, refused};
 use rustix::fs::{
@@ -194,7 +194,8 @@ impl<'a> OwnerChange<'a> {
         } else if !is_directory && stat.st_nlink > 1 {
             "has several names"
         } else if !is_directory && is_of_user && stat.st_uid == 0 && !self.is_protected {
-            // The service could have linked the file, whose other name was removed later.
+            // The service could have linked the file, and could have removed its other name after
+            // the link.
             "may be a hard link that the service has made, because `sysctl fs.protected_hardlinks` \
              is 0"
         } else {

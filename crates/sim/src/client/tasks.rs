@@ -178,9 +178,9 @@ impl World {
     }
 
     /// Continues an operation after its session was lost, like a real client
-    /// (`crates/client/src/session/request.rs`). A real client opens the files of the session
-    /// again. The simulated client drops its handles of these files, and abandons a request that
-    /// needs such a handle.
+    /// (`crates/client/src/session/request.rs`). A real client reopens the files of the session.
+    /// The simulated client drops its handles of these files, and abandons a request that needs
+    /// such a handle.
     fn restart_operation(
         &mut self,
         client: usize,
@@ -236,7 +236,7 @@ impl World {
             md::Outcome::Executed { reply } => {
                 self.end_operation(client, task, Some(&reply.0));
                 // When the session ended, the metadata target closed the file that the request had
-                // opened. So the client must open the file again.
+                // opened. So the client must reopen the file.
                 if let Some(open) = op.open_again(&reply.0)
                     && self.clients[client].tasks[task].current.is_none()
                 {

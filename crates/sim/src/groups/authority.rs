@@ -31,7 +31,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Id of the metadata group. The id of the storage group is higher by one.
+/// Id of the metadata group. The id of the storage group is this id plus one.
 pub(super) const GROUP: GroupId = GroupId::new(1);
 /// Id of the only storage target. The ids of all members of the metadata group are lower.
 const STORAGE: TargetId = TargetId::new(1000);

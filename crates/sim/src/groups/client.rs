@@ -27,7 +27,7 @@ use std::time::Duration;
 
 /// Pause between two renewals of a session.
 const RENEWAL: Duration = Duration::from_secs(10);
-/// Longest time in microseconds for which a client waits for a reply before it sends a call again.
+/// Longest time in microseconds for which a client waits for a reply before it repeats a call.
 const LONGEST_WAIT_MICROS: u64 = 1_500_000;
 
 /// The purpose of a call.
@@ -203,8 +203,8 @@ impl Cluster {
         self.send_later(client, number, LONGEST_WAIT_MICROS);
     }
 
-    /// Plans that the client sends a call again after a random time, unless the final reply arrives
-    /// earlier.
+    /// Plans that the client repeats a call after a random time, unless the final reply arrives
+    /// before this time.
     fn send_later(&mut self, client: usize, call: u64, most_micros: u64) {
         let Some(attempt) = self.clients[client].calls.get(&call).map(|it| it.attempt) else {
             return;

@@ -58,7 +58,7 @@ pub struct GroupReport {
     pub log_reads: u64,
     /// Simulated duration.
     pub time: Duration,
-    /// The first violation, if the run found one.
+    /// The first violation, if the run found a violation.
     pub violation: Option<String>,
 }
 
@@ -93,7 +93,7 @@ pub(super) enum GroupEvent {
         life: u64,
         read: LogRead,
     },
-    /// A member's process starts, or opens its target again.
+    /// A member's process starts, or reopens its target.
     Open {
         member: usize,
         life: u64,
@@ -126,7 +126,7 @@ pub(super) enum GroupEvent {
     NewLeader,
     /// A leader that has lost its majority publishes a map.
     FormerLeaderPublishes,
-    /// A majority of management has stored the commands up to this one.
+    /// A majority of management has stored the commands up to this command.
     Commit {
         proposal: u64,
     },
@@ -156,7 +156,7 @@ pub(super) enum GroupEvent {
         client: usize,
         task: usize,
     },
-    /// A client sends a call again, unless the final reply to this call has arrived.
+    /// A client repeats a call, unless the final reply to this call has arrived.
     SendAgain {
         client: usize,
         call: u64,

@@ -38,8 +38,8 @@ use std::time::Duration;
 /// Time before an isolation in which clients begin no change, so that all members have usually
 /// appended the earlier changes.
 const QUIET: Duration = Duration::from_millis(300);
-/// If the lease times become shorter, at least this time remains for a take-over before the lease
-/// of the isolated primary ends.
+/// After a reduction of the lease times, at least this time remains for a take-over before the
+/// lease of the isolated primary ends.
 const TAKE_OVER: Duration = Duration::from_millis(200);
 
 impl Cluster {

@@ -152,7 +152,7 @@ impl Links {
     }
 }
 
-/// Maximum delay of a message, in microseconds: on a usual link, and on a slow one.
+/// Maximum delay of a message, in microseconds: on a usual link, and on a slow link.
 const USUAL_TRAVEL_MICROS: u64 = 2_000;
 const SLOW_TRAVEL_MICROS: u64 = 60_000;
 /// Maximum delay of the few messages that arrive after all others, in microseconds.

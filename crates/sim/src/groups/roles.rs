@@ -38,8 +38,8 @@ struct Opened {
 }
 
 impl Cluster {
-    /// Starts the process of a member, or opens its target again, with the role that the member's
-    /// map names.
+    /// Starts the process of a member, or reopens its target, with the role that the member's map
+    /// names.
     pub(super) fn open(&mut self, index: usize) {
         let reaches = self.links.is_open(Place::Member(index), Place::Management, self.now)
             && self.links.is_open(Place::Management, Place::Member(index), self.now)

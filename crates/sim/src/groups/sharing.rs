@@ -64,7 +64,7 @@ impl Cluster {
     }
 
     /// Handles the reply to a poll. The client marks its handles of the files as shared,
-    /// acknowledges each notification, and polls again.
+    /// acknowledges each notification, and then sends the next poll.
     pub(super) fn receive_notifications(&mut self, client: usize, body: &[u8]) {
         let Ok(list) = Notifications::from_bytes(body) else {
             return self.fail(format!("client {client} gets malformed notifications"));

@@ -88,7 +88,8 @@ pub(crate) struct WritesInProgress {
     pub(crate) must_shrink: Cell<bool>,
 }
 
-/// The early write-backs of a chunk file that have not ended. Write-backs are numbered from one.
+/// The early write-backs of a chunk file that have not ended. The first write-back has the number
+/// one.
 #[derive(Debug, Default)]
 pub(crate) struct WriteBacksInProgress {
     numbers: RefCell<Vec<u64>>,
@@ -142,7 +143,8 @@ impl ChunkFile {
         let failed = |error: std::io::Error| Error::from(error).within(path.display());
         let mut length = file.metadata().map_err(failed)?.len();
         // A power loss can leave a part of a page at the end of the file. No data belongs to such a
-        // page. Remove this part, because it would look like a damaged page if the file grew again.
+        // page. Remove this part, because after a further extension of the file this part would
+        // look like a damaged page.
         if (1..PAGE_BYTES).contains(&(length % REGION_STRIDE)) {
             length -= length % REGION_STRIDE;
             match file.set_len(length) {

@@ -43,7 +43,7 @@ impl SpareDescriptors {
 
 impl ChunkStore {
     /// Opens a file of the target. If the process has no free descriptor, closes a chunk file that
-    /// no operation uses, or else a spare descriptor, and tries again.
+    /// no operation uses, or else a spare descriptor, and repeats the attempt.
     ///
     /// # Errors
     /// Errors of `open(2)`.

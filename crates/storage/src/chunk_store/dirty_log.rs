@@ -206,8 +206,8 @@ impl DirtyLog {
         std::fs::rename(&temporary, &self.path).map_err(failed)?;
         // After this line, appends go to the new file, whose name is not durable until the
         // directory is synced. This task holds `writing` until the directory is synced, so no
-        // append can begin before the sync. If the sync fails, the next flush replaces the file
-        // again.
+        // append can begin before the sync. After a failed sync, the next flush repeats the
+        // replacement of the file.
         *self.file.borrow_mut() = file;
         self.length.set(bytes.len() as u64);
         self.is_doubtful.set(true);

@@ -34,7 +34,7 @@ impl ChunkStore {
         }
     }
 
-    /// If the target was full and has space again, logs this end.
+    /// If the target was full and now has space, logs the end of this state.
     fn log_end_of_full(&self) {
         let Some((full_for, free)) = self.space.end_of_full(skep_env::now()) else { return };
         tracing::info!(

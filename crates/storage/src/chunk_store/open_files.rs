@@ -161,7 +161,7 @@ impl OpenFiles {
     /// Moves the hand until it has evicted `files` files and `pages` pages, or has passed all files
     /// three times. A file whose next sync must report an error stays in the cache. Files with
     /// unsynced changes are evicted only in the third pass. The third pass evicts many of these
-    /// files, so that the next evictions need not pass all files again.
+    /// files, so that the next evictions need not make another pass over all files.
     fn evict(&mut self, mut files: usize, mut pages: usize) {
         let length = self.clock.len();
         for step in 0..3 * length {

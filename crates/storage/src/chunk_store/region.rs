@@ -159,8 +159,8 @@ impl ChunkStore {
         let start = self.state.get().start;
         region.header.set(Some(RegionHeader { start, synced: false, ..header }));
         if self.failure().is_some() {
-            // A target that refuses writes cannot write the page. The next start computes the page
-            // again.
+            // A target that refuses writes cannot write the page. The next start recomputes the
+            // page.
             return Ok(region);
         }
         drop(self.dirty.change(file.key, index..index + 1));

@@ -72,9 +72,9 @@ impl SpaceGauge {
         count
     }
 
-    /// If the target was full and has space again, returns the duration of the period and the free
-    /// bytes. Returns `None` if the target was not full or is still full, or if no refused write of
-    /// the period was logged.
+    /// If the target was full and now has space, returns the duration of the full state and the
+    /// free bytes. Returns `None` if the target was not full or is still full, or if no refused
+    /// write of the period was logged.
     pub(crate) fn end_of_full(&self, now: Duration) -> Option<(Duration, u64)> {
         let full = self.full.get()?;
         let free_bytes = self.free_bytes();

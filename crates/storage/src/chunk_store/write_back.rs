@@ -4,10 +4,11 @@
 //! an early write-back, the disk would be idle while a client writes a stream, and the client's
 //! `fsync` would wait until the whole stream is written. For this reason, when a stream reaches the
 //! end of a region, the target begins to write back the data of the region and the page with its
-//! checksums. The stream will not change this data or this page again. A write-back of smaller
-//! parts would cost more CPU time for the allocation of blocks. The data stays in the page cache,
-//! and the crash rule (docs/design/0003-chunk-store.md) holds whether the data or the page reaches
-//! the device first. An io_uring worker allocates the blocks and sends the requests to the disk.
+//! checksums. The stream will make no further change to this data or this page. A write-back of
+//! smaller parts would cost more CPU time for the allocation of blocks. The data stays in the page
+//! cache, and the crash rule (docs/design/0003-chunk-store.md) holds whether the data or the page
+//! reaches the device first. An io_uring worker allocates the blocks and sends the requests to the
+//! disk.
 //!
 //! # Errors
 //! The kernel reports most errors of the device to the next sync. However, a file system that
@@ -100,8 +101,8 @@ fn keep_error(file: &ChunkFile, error: io::Error) {
         file.path.display()
     );
     file.writes.failed_write_back.borrow_mut().get_or_insert(error);
-    // Count a change. A file without a change since its last sync is not synced again, so the next
-    // sync would not return this error.
+    // Count a change. A sync of a file without a change since its last sync does nothing, so the
+    // next sync would not return this error.
     file.note_change();
 }
 

@@ -43,7 +43,7 @@ struct Target {
     granted: HashMap<u32, usize>,
     arrived: usize,
     /// Whether the futures are polled after each event. Without these polls, a request may have a
-    /// permit before its future is polled again.
+    /// permit before the next poll of its future.
     polls: bool,
 }
 

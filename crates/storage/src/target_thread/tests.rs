@@ -473,8 +473,8 @@ fn emulated_rate_delays_only_replies() {
         if passed() < 0.3 {
             assert!(!first.is_finished() && !second.is_finished());
         }
-        // The device serves one request after the other. So the device completes the sync only
-        // after both writes.
+        // The device serves one request at a time. So the device completes the sync only after both
+        // writes.
         connection.call(&messages::SyncChunk { key: key(1) }, &options).await.unwrap();
         assert!(passed() >= 0.5, "{}", passed());
         first.await.unwrap();

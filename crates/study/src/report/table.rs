@@ -274,7 +274,7 @@ impl Shown {
     }
 }
 
-/// The columns of a table as text, to which columns are added one by one.
+/// The columns of a table as text, to which the caller adds one column at a time.
 struct Columns<'a> {
     rows: &'a [Row],
     /// The title of each column, and its cells.

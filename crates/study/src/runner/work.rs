@@ -119,8 +119,8 @@ impl Done {
     }
 }
 
-/// Whether all applications of a run begin the phase with the name `phase` together. These are the
-/// phases that a study can measure.
+/// Whether all applications of a run begin the phase with the name `phase` together. A study can
+/// measure only the listed phases.
 pub(super) fn is_begun_together(phase: &str) -> bool {
     ["write", "read", "file_creation", "file_stat", "file_removal"].contains(&phase)
 }

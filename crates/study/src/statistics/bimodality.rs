@@ -2,8 +2,8 @@
 //! between them.
 //!
 //! The test fits one normal distribution, and a mixture of two normal distributions, and compares
-//! the two fits by the Bayesian information criterion. It also requires a minimum of Ashman's D,
-//! which is the distance between the two means in units of the standard deviations. This second
+//! the two fits by the Bayesian information criterion. The test also requires a minimum of Ashman's
+//! D, which is the distance between the two means in units of the standard deviations. This second
 //! condition is needed because a skewed sample with one mode also fits two overlapping
 //! distributions better than one distribution.
 

@@ -492,7 +492,7 @@ fn storage_bench_refuses_invalid_options_and_leaves_no_file() {
     kill_process(Pid::from_child(&child), Signal::INT).expect("our own child");
     wait_for("the interrupted benchmark ends", PATIENCE, || child.try_wait().expect("our child"));
     assert_eq!(left_on_targets(&cluster), Vec::<PathBuf>::new());
-    // When a killed service starts again, it removes the files of the benchmark.
+    // After its restart, a killed service removes the files of the benchmark.
     let mut child = endless();
     cluster.processes("storage").iter().for_each(process::Process::kill);
     wait_for("the benchmark ends after the kill of its service", PATIENCE, || {

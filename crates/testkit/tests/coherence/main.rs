@@ -85,9 +85,9 @@ fn open_after_a_close_reads_the_written_bytes(mounts: &Mounts) {
     }
 }
 
-/// The kernel does not read beyond its cached length of a file. So the kernel must know the new
-/// length even if the program does not call stat. (`fs::read` calls stat, and requests the creation
-/// time, which the kernel never caches.) docs/semantics.md 2.2.
+/// The kernel does not read beyond its cached length of a file. So the kernel must have the new
+/// length in its cache even if the program does not call stat. (`fs::read` calls stat, and requests
+/// the creation time, which the kernel never caches.) docs/semantics.md 2.2.
 fn open_after_a_write_reads_the_new_length(mounts: &Mounts) {
     let mut found = vec![0; 1_000_000];
     for round in 0..30_u64 {
@@ -305,7 +305,7 @@ fn truncation_by_the_other_mount_is_visible(mounts: &Mounts) {
 
 /// Setting the size of a file allocates no space, so the size may exceed the free space of the
 /// disks. The test also sets sizes while a writer has the file open. In this state, metadata does
-/// not know the lengths of the chunk files. docs/semantics.md 2.10.
+/// not have the lengths of the chunk files. docs/semantics.md 2.10.
 fn file_size_may_exceed_the_free_space_of_the_disks(mounts: &Mounts) {
     let (here, there) = (mounts.one.join("file"), mounts.other.join("file"));
     let writer = files::create(&here);

@@ -453,8 +453,8 @@ fn reported_write_times_are_visible_on_other_mounts(mounts: &Mounts) {
 }
 
 /// docs/semantics.md 2.4. The writing mount calls no `stat`, because a `stat` would report the
-/// times of the writes. Each write makes the file longer, so the exception for writes within a
-/// durable size does not apply.
+/// times of the writes. Each write extends the file, so the exception for writes within a durable
+/// size does not apply.
 fn times_are_visible_after_fsync_or_close_without_stat(mounts: &Mounts) {
     const OLD: i64 = 1_000_000;
     let path = mounts.one.join("file");

@@ -124,7 +124,8 @@ fn run_until_ctrl_c(host: &PageHost, commands: &str) {
         let ended = child.try_wait().expect("our own child");
         assert!(ended.is_none(), "{command} has ended before Ctrl-C: {ended:?}");
         kill_process(Pid::from_child(&child), Signal::INT).expect("the process exists");
-        // The command also ends when its pipe has no reader, so the pipe stays open until here.
+        // The command also ends when its pipe has no reader, so the pipe stays open up to this
+        // point.
         drop(output);
         child.wait().expect("our own child");
         assert!(!line.is_empty(), "{command}");

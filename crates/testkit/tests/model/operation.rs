@@ -199,7 +199,7 @@ impl Operation {
 
 const ANY: AtFlags = AtFlags::empty();
 const NAMES: &[&str] = &["a", "b", "c", "d"];
-// The inline bytes of a file end at byte 16,384, unless its first write is larger.
+// The inline bytes of a file end at byte 16,384, unless the first write is larger than this range.
 const OFFSETS: &[u64] =
     &[0, 1, 4095, 4096, 16_383, 16_384, 500_000, 524_287, 524_288, 1_048_576, 1_500_000];
 const LENGTHS: &[usize] = &[0, 1, 100, 4096, 5000, 16_384, 70_000, 600_000];

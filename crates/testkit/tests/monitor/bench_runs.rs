@@ -116,7 +116,8 @@ pub(super) fn bytes_of(runs: &[&BenchRun]) -> [u64; 2] {
 pub(super) type RunsById<'a> = BTreeMap<String, Vec<&'a BenchRun>>;
 
 /// Returns the benchmarks by the ids of users, of jobs and of clients. `clients` has the id of the
-/// client that runs the benchmarks with even numbers, and of the client that runs the others.
+/// client that runs the benchmarks with even numbers, and of the client that runs the benchmarks
+/// with odd numbers.
 pub(super) fn runs_by_ids<'a>(runs: &'a [BenchRun], clients: &[String; 2]) -> [RunsById<'a>; 3] {
     let by_user = runs.iter().map(|run| (run.user.to_string(), vec![run])).collect();
     let by_job = runs.iter().map(|run| (run.job.to_string(), vec![run])).collect();

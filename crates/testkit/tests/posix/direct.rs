@@ -31,8 +31,8 @@ fn cached_reads_return_direct_writes(root: &Path) {
     assert_eq!((twos.len(), twos[0]), (4096, 3 * 4096));
 }
 
-/// Before an asynchronous direct write, the kernel drops its cached pages. After the write, the
-/// kernel does not drop the pages again. docs/semantics.md 2.1.
+/// Before an asynchronous direct write, the kernel drops its cached pages. The kernel does not drop
+/// the pages a second time after the write. docs/semantics.md 2.1.
 fn cached_reads_return_asynchronous_direct_writes(root: &Path) {
     files::write(root.join("file"), vec![0; 8 * 4096]);
     run_in(root, "python3", ["-c", include_str!("asynchronous.py"), "file", "600"]);

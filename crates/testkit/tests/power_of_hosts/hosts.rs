@@ -195,7 +195,7 @@ pub(crate) fn write_back(path: &Path) {
     files::read_at(&file, &mut buffer[start..start + len], 0);
 }
 
-/// Drops the kernel's clean pages, so that both mounts read from the services again.
+/// Drops the kernel's clean pages, so that the next reads on both mounts reach the services.
 pub(crate) fn drop_pages() {
     let mut command = Command::new("sh");
     let ended = finish(command.args(["-c", "echo 1 > /proc/sys/vm/drop_caches"]), PATIENCE);

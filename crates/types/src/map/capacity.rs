@@ -13,8 +13,8 @@ impl Capacity {
         self.total_bytes > 0 && self.free_bytes < Self::FULL_BYTES
     }
 
-    /// Sums the capacities of several targets. Several targets on one file system count as one,
-    /// with the smallest free space that any of them reports.
+    /// Sums the capacities of several targets. Several targets on one file system count as one
+    /// target, with the smallest free space that any of these targets reports.
     pub fn sum(of: impl IntoIterator<Item = Self>) -> Self {
         let mut found: BTreeMap<u128, Self> = BTreeMap::new();
         let mut sum = Self::default();

@@ -6,8 +6,8 @@ use super::{Node, Reachability, Target};
 use crate::{NodeId, NodeKind, TargetId, TargetKind};
 
 impl Node {
-    /// Creates the entry of a node that is online. It has no address, no failure domain and no
-    /// version.
+    /// Creates the entry of a node that is online. Such a node has no address, no failure domain
+    /// and no version.
     pub fn online(id: NodeId, kind: NodeKind, name: impl Into<String>) -> Self {
         Self {
             id,

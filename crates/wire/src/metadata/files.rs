@@ -178,8 +178,7 @@ record! {
         /// How the file was opened.
         pub open: OpenMode,
         /// Generation of the file's pattern if its inline component ends. The client has reported
-        /// the end (`WrittenExtent::ends_inline`), but does not know whether this change is
-        /// durable.
+        /// the end (`WrittenExtent::ends_inline`), but has no reply that this change is durable.
         pub ends_inline: Option<u32>,
     }
 }
@@ -214,11 +213,11 @@ record! {
         /// The writes since the client's last report. `None` means that there were no writes.
         pub written: Option<WrittenExtent>,
         /// Chunk files that are durable, together with their names, on the devices of their
-        /// targets. If one of these chunk files is missing later, its bytes are lost, and its range
-        /// is not a hole. The set may be empty. The target returns `Stale`, and changes nothing, if
-        /// the file has another pattern than the report. The pattern differs if a power loss has
-        /// reverted the client's open, and another client has set the pattern after the power loss.
-        /// `None` means that the client does not have the file open.
+        /// targets. If one of these chunk files is missing at a later access, its bytes are lost,
+        /// and its range is not a hole. The set may be empty. The target returns `Stale`, and
+        /// changes nothing, if the file has another pattern than the report. The pattern differs if
+        /// a power loss has reverted the client's open, and another client has set the pattern
+        /// after the power loss. `None` means that the client does not have the file open.
         pub synced: Option<SyncedChunkFiles>,
     }
 }
@@ -227,8 +226,8 @@ record! {
     /// Waits for the end of a truncation in progress, and reads the attributes of the file. A
     /// client sends this request after a write that does not extend a shared file. If the truncate
     /// generation in the reply is newer than at the beginning of the write, the truncation may have
-    /// removed the written bytes. The client then writes these bytes again. A client also sends
-    /// this request after storage returned fewer bytes than the file has.
+    /// removed the written bytes. The client then repeats the write of these bytes. A client also
+    /// sends this request after storage returned fewer bytes than the file has.
     pub struct AwaitTruncation {
         /// The inode.
         pub inode: InodeId,

@@ -6,7 +6,7 @@ use skep_types::{InodeId, NodeId, SessionId, StripePattern};
 
 record! {
     /// Opens the session whose id is in the frame header, or confirms that the session is open. If
-    /// the target does not know a session, the target returns `StaleSession` to all other requests
+    /// the target does not have a session, the target returns `StaleSession` to all other requests
     /// in this session.
     pub struct OpenSession {
         /// Node id of the client.
@@ -24,8 +24,8 @@ record! {
         /// Lease in milliseconds. The target ends the session if it receives no request of the
         /// session for this time.
         pub lease_ms: u32,
-        /// Start number of the target. If this number differs from the number that the client
-        /// knows, the client sends `CompareOpens`, because a power loss of the target may have
+        /// Start number of the target. If this number differs from the number that the client has
+        /// stored, the client sends `CompareOpens`, because a power loss of the target may have
         /// reverted opens of the session. Zero means that the number is not durable yet.
         pub start: u64,
     }
@@ -35,7 +35,7 @@ record! {
     /// Renews the lease of a session.
     pub struct KeepAlive {
         /// The lease that the client assumes, in milliseconds. The target keeps the session for at
-        /// least this time, even if the cluster's lease has become shorter.
+        /// least this time, even if the cluster's lease is now shorter than this time.
         pub lease_ms: u32,
     }
 }
@@ -70,7 +70,7 @@ record! {
 record! {
     /// Asks how many opens the session has of some files. A client sends this request after a new
     /// start of the target, because a power loss may have reverted opens that the target had
-    /// acknowledged. The client then opens the missing files again.
+    /// acknowledged. The client then reopens the missing files.
     pub struct CompareOpens {
         /// The files, at most `MAX_CLOSES`.
         pub files: Vec<OpenedFile>,
@@ -139,8 +139,8 @@ record! {
         pub request: Bytes,
         /// The inode in the original reply. Zero if the reply has no inode.
         pub inode: InodeId,
-        /// Whether the original request created this inode. The target then creates the inode with
-        /// the same id again.
+        /// Whether the original request created this inode. The target then recreates the inode
+        /// with the same id.
         pub created: bool,
         /// Stripe pattern of the created file, from the original reply.
         pub pattern: Option<StripePattern>,

@@ -226,7 +226,7 @@ fn verdict(from: f64, to: f64) -> &'static str {
 ///
 /// An undecided workload is no failure. With the median alone, half of the runs would fail for a
 /// workload that costs just the limit, and with many workloads almost every run would fail. The
-/// table shows which workloads are undecided, and more pairs make the intervals smaller.
+/// table shows which workloads are undecided, and additional pairs reduce the intervals.
 fn judged(rows: &[Row]) -> (String, Vec<String>) {
     let columns = format!("{:>8} {:>8} {:>8}", "median", "from", "to");
     let mut text = format!("{:<40} {columns}  (95 %)\n", "workload, processes");

@@ -136,7 +136,8 @@ impl Report {
         text
     }
 
-    /// Adds a measurement, unless an earlier round of the same workload was faster.
+    /// Adds a measurement, unless an earlier round of the same workload was faster than this
+    /// measurement.
     pub(crate) fn add(&mut self, measurement: Measurement) {
         let Measurement { system, workload, processes, .. } = measurement;
         match self.find(system, workload, processes) {

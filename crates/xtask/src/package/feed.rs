@@ -59,7 +59,7 @@ impl<'a> Feed<'a> {
         Self { directory, key }
     }
 
-    /// Adds packages to the repository, and writes all lists again.
+    /// Adds packages to the repository, and rewrites all lists.
     ///
     /// # Errors
     /// Fails if a tool is missing or fails.

@@ -3,10 +3,10 @@
 //! that hides the protocol step). The check counts the marks in each area, and fails if a count
 //! rises above the number in `language-counts.txt`.
 //!
-//! The marks are regular expressions, which miss some bad sentences and match some good ones. So in
-//! areas that only developers read, some sentences may have marks, but their number must not rise.
-//! `cargo xtask language --lower` stores the counts that have fallen. Texts for users must have no
-//! marks ([`CLEAN`]).
+//! The marks are regular expressions, which miss some bad sentences and match some good sentences.
+//! So in areas that only developers read, some sentences may have marks, but their number must not
+//! rise. `cargo xtask language --lower` stores the counts that have fallen. Texts for users must
+//! have no marks ([`CLEAN`]).
 //!
 //! Words that the glossary forbids are checked in [`super::glossary`].
 

@@ -4,8 +4,8 @@ use super::Problems;
 
 /// Maximum number of lines of a source file, not counting the tests at its end.
 const MAX_LINES: usize = 500;
-/// Files that may be longer, each with the reason. These files are tests, and tables that a reader
-/// reads one entry at a time.
+/// Files that may be longer than the limit, each with the reason. These files are tests, and tables
+/// that a reader reads one entry at a time.
 const LONGER: &[(&str, &str)] = &[
     ("crates/testkit/tests/", "black-box tests: one story after the other"),
     ("crates/fuse/tests/", "a whole file system in memory, as a test double"),
@@ -101,8 +101,8 @@ pub(super) fn check_rust(name: &str, text: &str) -> Problems {
     }
     for (index, line) in text.lines().enumerate() {
         let mut found = |what: &str| problems.push(format!("{name}:{}: {what}", index + 1));
-        // Lines with a string literal may be longer. The formatter cannot break string literals,
-        // and string literals that are broken by hand can be harder to read.
+        // Lines with a string literal may be longer than the limit. The formatter cannot break
+        // string literals, and string literals that are broken by hand can be harder to read.
         let has_text = line.contains('"') || line.ends_with('\\');
         if line.chars().count() > MAX_COLUMNS && !has_text {
             found("the line is longer than 100 columns; break it");

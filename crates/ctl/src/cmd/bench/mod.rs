@@ -176,8 +176,8 @@ fn warm_ups(phases: impl IntoIterator<Item = (&'static str, Vec<f64>)>) -> Strin
 /// that it has so far. The caller must call this function before any other thread starts.
 fn end_on_signals() -> Result<()> {
     const NUMBERS: [i32; 2] = [libc::SIGINT, libc::SIGTERM];
-    // Blocks the signals in this thread and in all threads that this thread starts later. The
-    // thread that is started below waits for the signals.
+    // Blocks the signals in this thread and in all threads that this thread starts after this call.
+    // The thread that is started below waits for the signals.
     drop(skep_env::Signals::take(&NUMBERS)?);
     skep_env::spawn_thread("signals".into(), None, || {
         let waited = skep_env::block_on(async {

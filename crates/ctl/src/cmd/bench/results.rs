@@ -37,7 +37,7 @@ pub(super) struct Size {
     /// Maximum number of samples of the progress in one record.
     pub(super) samples: u64,
     /// Whether an external program runs the benchmark. The records of an external program are
-    /// longer.
+    /// longer than the records of `skep`.
     pub(super) is_reported: bool,
 }
 

@@ -68,7 +68,7 @@ const COMMANDS: &[(&str, &[&str])] = &[
     ("stats-user", &["stats", "--total", "--by", "user"]),
 ];
 
-/// Maximum number of slow operations that a bundle explains. `skep why` lists no more.
+/// Maximum number of slow operations that a bundle explains. `skep why` lists at most this number.
 const MAX_OPERATIONS: usize = 3;
 /// Maximum number of hosts that the output names.
 const SHOWN_HOSTS: usize = 20;
@@ -123,7 +123,8 @@ pub(crate) struct BundleArgs {
     /// Add an archive of each of these hosts, collected over ssh by the ssh login user
     #[arg(long, value_name = "HOST,...", value_delimiter = ',', conflicts_with = "hosts")]
     ssh: Vec<String>,
-    /// Write the archive of this host to standard output. It has no facts about the cluster
+    /// Write the archive of this host to standard output. This archive has no facts about the
+    /// cluster
     #[arg(long, hide = true, conflicts_with_all = ["hosts", "ssh", "file"])]
     of_host: bool,
 }

@@ -70,8 +70,8 @@ struct MemberStatus {
     /// Age of the newest request of the primary that the member has acknowledged.
     silent_ms: Option<u64>,
     needs_copy: bool,
-    /// Total size of the log records that the member lacks. `None` if the primary does not know
-    /// this number, or if the member gets a copy.
+    /// Total size of the log records that the member lacks. `None` if the primary has no such
+    /// number, or if the member gets a copy.
     missing_bytes: Option<u64>,
     /// The copy of the store that the primary sends to the member.
     copy: Option<CopyStatus>,

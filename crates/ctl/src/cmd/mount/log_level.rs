@@ -13,11 +13,11 @@ const LEVELS: [&str; 5] = ["error", "warn", "info", "debug", "trace"];
 /// function before any other thread starts.
 pub(super) fn follow_signals() -> Result<()> {
     const NUMBERS: [i32; 2] = [libc::SIGUSR1, libc::SIGUSR2];
-    // Blocks the two signals in this thread and in all threads that this thread starts later. So
-    // only the new thread below receives the signals, by waiting for them.
+    // Blocks the two signals in this thread and in all threads that this thread starts after this
+    // call. So only the new thread below receives the signals, by waiting for them.
     drop(skep_env::Signals::take(&NUMBERS)?);
-    // The new thread also blocks the signals that end the mount. Otherwise, the default action of
-    // these signals in the new thread would kill the process before it unmounts.
+    // The new thread also blocks the signals that end the mount. Without the block, the default
+    // action of these signals in the new thread would kill the process before it unmounts.
     drop(skep_env::Signals::take(&[libc::SIGTERM, libc::SIGINT])?);
     skep_env::spawn_thread("skep-log-level".into(), None, move || {
         let followed = skep_env::block_on(async move {

@@ -303,8 +303,8 @@ fn with_retry_hint(error: Error) -> Error {
     Error::new(error.code(), format!("{} ({hint})", error.context()))
 }
 
-/// Returns an error if `asked` changes options that are fixed when a mount starts. Equal values are
-/// accepted, since mount(8) passes the whole line of `/etc/fstab` again.
+/// Returns an error if `asked` changes options that are fixed when a mount starts. This function
+/// accepts equal values, since mount(8) passes the whole line of `/etc/fstab` also for a remount.
 fn refuse_fixed_options(args: &MountArgs, asked: Options) -> Result<()> {
     let found = |name: &str| attribute(&args.directory, name);
     let refused = |option: &str, found: &str, wanted: &str| {

@@ -213,8 +213,8 @@ fn print_progress(what: &str) {
 /// also interrupt this run. The caller must call this function before any other thread starts.
 fn stop_on_signals() -> Result<()> {
     const NUMBERS: [i32; 2] = [libc::SIGINT, libc::SIGTERM];
-    // Blocks the signals in this thread and in all threads that this thread starts later. The
-    // thread that is started below waits for the signals.
+    // Blocks the signals in this thread and in all threads that this thread starts after this call.
+    // The thread that is started below waits for the signals.
     drop(skep_env::Signals::take(&NUMBERS)?);
     skep_env::spawn_thread("signals".into(), None, || {
         // If waiting fails, the thread ends. The signals then stay blocked and have no effect.

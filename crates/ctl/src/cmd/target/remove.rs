@@ -194,8 +194,8 @@ async fn refuse_open(access: &Access, map: &ClusterMap, target: &Target) -> Resu
 
 /// Checks twice that nothing uses the group of a target. During both checks, every metadata target
 /// has a map in which the target is closed, so no metadata target places new files on it. The
-/// second check finds a file that a metadata target has placed on the target earlier, or this file
-/// is in a prepared transaction.
+/// second check finds each file that a metadata target placed on the target before it got this map,
+/// unless the file is in a prepared transaction.
 async fn await_unused(access: &Access, map: &ClusterMap, target: &Target) -> Result<()> {
     let Some(group) = map.group_of(target.id).map(|group| group.id) else { return Ok(()) };
     let deadline = skep_env::now() + PATIENCE;

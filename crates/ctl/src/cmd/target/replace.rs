@@ -2,7 +2,7 @@
 //!
 //! For a metadata target, the command makes the new target a member of the group, waits until the
 //! new target has all data, and removes the former target from the group. The command decides each
-//! step from the cluster map alone, so a repeated command continues an interrupted one.
+//! step from the cluster map alone, so a repeated command continues an interrupted command.
 //!
 //! Storage targets are not mirrored, and no command moves their bytes yet. For a storage target,
 //! the command fails with the steps that remain for the administrator.

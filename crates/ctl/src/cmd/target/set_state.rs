@@ -1,4 +1,4 @@
-//! `skep target set-state`: closes a storage target to new files, or opens it again.
+//! `skep target set-state`: closes a storage target to new files, or reopens a closed target.
 
 use crate::access::{ClusterArgs, block_on};
 use crate::help::{Example, examples};

@@ -6,8 +6,9 @@
 //! the process may still report to the servers.
 //!
 //! umount(8) passes `DIRECTORY [-nlfrv] [-N NAMESPACE] [-t TYPE]`. The helper does not wait after a
-//! forced unmount (`-f`), because its user wants to end a mount that does not answer. For the
-//! options that only umount(8) can carry out, the helper runs umount(8) again, without a helper.
+//! forced unmount (`-f`), because a user forces an unmount to end a mount that does not answer. For
+//! the options that only umount(8) can carry out, the helper calls umount(8), which uses no helper
+//! in this call.
 
 use super::UmountArgs;
 use crate::helper_arguments::{FAILED, WRONGLY_CALLED, option_value, wrong};

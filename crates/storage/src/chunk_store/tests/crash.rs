@@ -109,7 +109,7 @@ fn page_torn_during_an_overwrite_does_not_count_as_damage() {
         let store = open(&dir);
         write(&store, key(1), 0, &pattern(2, 100_000)).await.unwrap();
         // Simulates a torn page: its first sector, with the synced mark of the header, is old. The
-        // sectors with the checksums are new, except for one.
+        // sectors with the checksums are new, except for one sector.
         tamper_with(&path, 0, &old[..512]);
         tamper_with(&path, 1024, &old[1024..1536]);
         let store = open_after_power_loss(&dir);
@@ -229,7 +229,7 @@ fn sync_of_a_new_file_syncs_data_and_name_concurrently() {
 }
 
 /// docs/semantics.md 3.5. Only a sync of the whole file system makes the writes of a killed process
-/// durable, since the target does not know the files of that process.
+/// durable, since the target has no list of the files of that process.
 #[test]
 fn start_after_a_kill_owes_a_sync_of_the_file_system() {
     run(|dir| async move {

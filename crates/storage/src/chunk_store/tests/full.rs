@@ -145,7 +145,7 @@ fn loss_on_a_full_disk_survives_a_kill_of_the_process() {
         store.report_loss("a test").unwrap();
         let after = store.incarnation();
         assert_ne!(before, after);
-        // The process is killed, and the disk has space again.
+        // The test kills the process, and frees space on the disk.
         drop(store);
         std::fs::remove_file(dir.join("other")).unwrap();
         space_is_back(&dir, MIB).await;
@@ -245,7 +245,7 @@ fn write_beyond_the_maximum_size_changes_no_byte() {
         let longest = longest_file(&dir);
         if longest > 1 << 60 {
             // The file system permits longer files than the chunk file format, so a write reaches
-            // the limit of the format first. In that case the test ends here.
+            // the limit of the format first. In that case the test ends at this point.
             return;
         }
         let store = open(&dir);

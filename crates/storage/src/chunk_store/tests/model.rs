@@ -51,9 +51,9 @@ enum Operation {
         file: u64,
     },
     Clean,
-    /// The process is killed and started again. No data may be lost.
+    /// The test kills and restarts the process. No data may be lost.
     Kill,
-    /// The target shuts down cleanly and is started again.
+    /// The target shuts down cleanly, and the test restarts the target.
     Restart,
 }
 

@@ -3,8 +3,8 @@
 //! device at that moment, without the kernel's page cache.
 //!
 //! After each power loss, the test checks that every byte can be read and that the incarnation has
-//! changed. Synced data must be present unless it was overwritten later. The test does not check
-//! how much unsynced data survives.
+//! changed. Synced data must be present unless a write after the sync has overwritten the data. The
+//! test does not check how much unsynced data survives.
 //!
 //! The test needs root and `mkfs.xfs`. Without root, the test prints a line and passes. The seed in
 //! `SKEP_TEST_SEED` repeats a run.

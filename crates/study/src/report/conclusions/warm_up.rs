@@ -47,8 +47,8 @@ pub(super) fn draw(contents: &Contents) -> Option<Conclusion> {
     Some(Conclusion { about: "warm-up", experiment: "all experiments".to_owned(), text, figures })
 }
 
-/// Compares the first run of a block with the others. `None` means that the first run is invalid,
-/// or that fewer than two others are valid.
+/// Compares the first run of a block with the other runs. `None` means that the first run is
+/// invalid, or that fewer than two others are valid.
 fn first_run(runs: &BTreeMap<u32, &RunRecord>) -> Option<FirstValue> {
     let (_, first) = runs.first_key_value()?;
     let valid = runs.values().filter(|run| run.is_valid);

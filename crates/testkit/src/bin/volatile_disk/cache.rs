@@ -60,7 +60,7 @@ pub(crate) struct Cache {
 enum Fate {
     Dropped,
     Kept,
-    /// The disk keeps some randomly selected sectors of the write, and loses the others.
+    /// The disk keeps some randomly selected sectors of the write, and loses the other sectors.
     Torn,
 }
 
@@ -193,8 +193,8 @@ impl Cache {
         Ok(())
     }
 
-    /// Turns the power on again. Reads then return the bytes that the power loss did not destroy.
-    /// Does nothing while the power is on.
+    /// Ends the power loss. Reads then return the bytes that the power loss did not destroy. Does
+    /// nothing while the power is on.
     pub(crate) fn restore(&mut self) -> io::Result<()> {
         let mut bytes = Vec::new();
         for (offset, len) in self.lost.take().unwrap_or_default() {

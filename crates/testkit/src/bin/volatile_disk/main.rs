@@ -20,8 +20,8 @@
 //! - `lose SECTOR`: the disk loses its power. A torn write loses some sectors of length `SECTOR`.
 //!   The command also ends a stall and a slow phase. Until the next `restore`, write requests
 //!   succeed and have no effect.
-//! - `restore`: the disk gets its power again, with the contents that the power loss did not
-//!   destroy. No loop device may use the file during this command.
+//! - `restore`: ends the power loss. The disk has the contents that the power loss did not destroy.
+//!   No loop device may use the file during this command.
 
 mod cache;
 mod fuse;
