@@ -98,7 +98,7 @@ pub(crate) enum Work {
 pub(crate) struct Assignment {
     pub(crate) runner: Runner,
     pub(crate) work: Work,
-    /// All hosts that have processes. Ranks are assigned to these hosts in turn.
+    /// All hosts that have processes. The launcher assigns ranks to these hosts in turn.
     pub(crate) hosts: Vec<Host>,
     /// Number of processes over all hosts.
     pub(crate) processes: u32,

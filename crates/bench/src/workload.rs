@@ -35,8 +35,8 @@ pub struct Outcome<P> {
 pub(crate) enum Recording {
     /// The record is a result.
     Keep,
-    /// The phase has verified the data that the previous phase wrote. The errors of this phase are
-    /// added to the record of the previous phase.
+    /// The phase has verified the data that the previous phase wrote. The run adds the errors of
+    /// this phase to the record of the previous phase.
     AddErrorsToLast,
     /// The phase has only removed files. The run drops the record.
     Discard,
@@ -58,7 +58,7 @@ pub(crate) struct Common<'a> {
     pub(crate) repetitions: u32,
     pub(crate) before_phase: Option<&'a str>,
     pub(crate) keep_caches: bool,
-    /// Hosts that run no processes, but whose caches are also dropped.
+    /// Hosts that run no processes, but whose caches the benchmark also drops.
     pub(crate) server_hosts: &'a [Host],
     /// Seconds without progress of any process after which a phase fails.
     pub(crate) patience_s: u32,
@@ -80,14 +80,13 @@ pub(crate) trait Workload: Clone {
     /// Returns the plan in the form that is sent to the processes.
     fn work(&self) -> Work;
 
-    /// Returns the path on which the run works. The file system at this path is described in the
-    /// results.
+    /// Returns the path on which the run works. The results describe the file system at this path.
     fn path(&self) -> PathBuf;
 
     fn common(&self) -> Common<'_>;
 
-    /// Returns the phases of a repetition in their order. Repetitions are counted from 1. `is_own`
-    /// is false if an external program is run.
+    /// Returns the phases of a repetition in their order. The first repetition has the number 1.
+    /// `is_own` is false if an external program is run.
     fn phases(&self, repetition: u32, processes: u32, is_own: bool) -> Vec<Phase>;
 }
 

@@ -46,7 +46,7 @@ pub(crate) struct LogFile {
     end: u64,
     last: Lsn,
     contents: Contents,
-    /// Offset up to which disk space is reserved for the file.
+    /// Offset up to which the member has reserved disk space for the file.
     reserved: u64,
     has_failed: bool,
 }
@@ -271,8 +271,8 @@ impl LogFile {
     ///
     /// # Errors
     /// - `DeviceFailed` if this write or an earlier write failed. The member must then end.
-    /// - `TooLarge` if an entry is longer than a record may be. Nothing is written.
-    /// - `Corrupt` if the records are out of order. Nothing is written.
+    /// - `TooLarge` if an entry is longer than a record may be. The member writes nothing.
+    /// - `Corrupt` if the records are out of order. The member writes nothing.
     pub(crate) fn write(&mut self, records: Vec<LogRecord>) -> Result<()> {
         if self.has_failed {
             return Err(self.failed("a write failed before"));

@@ -45,10 +45,10 @@ pub struct MemberSettings {
 }
 
 /// The reason why the log has not executed a command, or why the member cannot determine whether
-/// the command was executed.
+/// the log has executed the command.
 #[derive(Debug)]
 pub enum ProposeError {
-    /// This member is not the leader, and the command was not executed.
+    /// This member is not the leader, and the log has not executed the command.
     NotLeader {
         /// The leader. `None` means that this member has received no message of a leader since the
         /// last election.
@@ -56,7 +56,7 @@ pub enum ProposeError {
         /// Addresses of the leader. Empty if `leader` is `None`.
         addresses: Vec<String>,
     },
-    /// The command was refused before it was proposed.
+    /// The member refused the command, and has not proposed it.
     Refused(Error),
     /// The member has ended. The other members may have executed the command, or may still execute
     /// it. So the sender must repeat the command under the same id.

@@ -1,9 +1,9 @@
 //! The messages between members, and their replies.
 //!
-//! A transport carries the messages as bytes. Long snapshots and long lists of entries are sent in
-//! parts, so each message has a bounded length. The encoding permits any size and any order of the
-//! entries. The receiver checks both ([`PeerRequest::from_peer`]), so that no message from another
-//! member can damage the log.
+//! A transport carries the messages as bytes. A member sends long snapshots and long lists of
+//! entries in parts, so each message has a bounded length. The encoding permits any size and any
+//! order of the entries. The receiver checks both ([`PeerRequest::from_peer`]), so that no message
+//! from another member can damage the log.
 
 use crate::limits::{
     MAX_ADDRESSES, MAX_COMMAND_BYTES, MAX_ENTRIES, MAX_MEMBERS, MAX_MESSAGE_BYTES, MAX_NAME_BYTES,
@@ -43,7 +43,7 @@ choice! {
             last: Option<LogPosition>,
             /// Position of the log entry that contains `members`.
             members_at: Option<LogPosition>,
-            /// The members of the log when the snapshot was taken.
+            /// The members of the log at the time of the snapshot.
             members: MembersRecord,
             /// Name of the snapshot.
             name: String,
@@ -60,7 +60,7 @@ choice! {
 choice! {
     /// The reply to a [`PeerRequest`].
     pub enum PeerReply {
-        /// The request was not executed.
+        /// The receiver has not executed the request.
         Failed = 1 {
             /// The reason.
             reason: String,

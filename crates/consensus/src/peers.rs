@@ -108,8 +108,8 @@ fn unexpected(reply: &PeerReply) -> Error {
     )
 }
 
-/// Returns the longest prefix of `entries` that fits into one message. The first entry is returned
-/// even if it alone exceeds [`MAX_APPEND_BYTES`].
+/// Returns the longest prefix of `entries` that fits into one message. Returns the first entry even
+/// if this entry alone exceeds [`MAX_APPEND_BYTES`].
 fn fitting(entries: &[Entry]) -> Vec<LogEntry> {
     let mut bytes = 0;
     let mut fitting = Vec::new();

@@ -93,7 +93,7 @@ impl CopyStatus {
     }
 }
 
-/// Returns a rate and the time left as the end of a text. Unknown values are omitted.
+/// Returns a rate and the time left as the end of a text. Omits unknown values.
 fn rate_and_time(bytes_per_second: Option<u64>, seconds_left: Option<u64>) -> String {
     let mut text = String::new();
     if let Some(rate) = bytes_per_second {

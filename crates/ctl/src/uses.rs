@@ -1,5 +1,5 @@
 //! Lists how clients use a cluster. Management lists the clients, and metadata targets list their
-//! sessions, open files and locks. All lists are requested page by page.
+//! sessions, open files and locks. The functions request all lists page by page.
 
 use crate::access::{Access, ClusterArgs, PATIENCE, block_on};
 use crate::through_mount;

@@ -6,9 +6,9 @@
 //! library would require a second event loop, because each such library depends on the reactor of
 //! an async runtime.
 //!
-//! The number of connections, the length of a request, the time until it is complete, and the time
-//! until the server has written the reply to the socket are bounded. No request can change any
-//! state.
+//! Limits bound the number of connections, the length of a request, the time until the request is
+//! complete, and the time until the server has written the reply to the socket. No request can
+//! change any state.
 
 use crate::failed_accepts::FailedAccepts;
 use crate::tls::{ServerTls, Stream};

@@ -5,8 +5,8 @@ use skep_metrics::catalog::{
 };
 use skep_metrics::{Snapshot, Source};
 
-/// Reads the statistics of this process for each snapshot. Values that the kernel does not provide
-/// are omitted.
+/// Reads the statistics of this process for each snapshot. Omits values that the kernel does not
+/// provide.
 #[derive(Debug)]
 pub struct ProcessFigures;
 

@@ -226,8 +226,7 @@ pub enum Stream {
 }
 
 impl Stream {
-    /// Returns the connection of a client of the server. The connection is encrypted if `tls` is
-    /// given.
+    /// Returns the connection of a client of the server. With `tls`, the connection uses TLS.
     pub(crate) fn of_client(stream: TcpStream, tls: Option<&ServerTls>) -> io::Result<Self> {
         Ok(match tls {
             Some(tls) => Self::Encrypted(Box::new(tls.accept(stream)?)),

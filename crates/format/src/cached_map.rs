@@ -2,8 +2,8 @@
 //! can start while management is down.
 //!
 //! The map is in the file `kept-map` of the service's own directory, as a record with a checksum
-//! ([`crate::sealed`]). `docs/format/cached-map.md` states when the file is written and when it may
-//! be trusted. `skep-service` reads and writes this file.
+//! ([`crate::sealed`]). `docs/format/cached-map.md` states when a process writes the file, and when
+//! a process may trust it. `skep-service` reads and writes this file.
 
 use crate::sealed;
 use skep_types::codec::record;

@@ -95,17 +95,18 @@ record! {
 choice! {
     /// A record in the log file.
     pub enum LogRecord {
-        /// The member has voted, or its candidate was elected.
+        /// The member has voted, or a majority has elected its candidate.
         Vote = 1 {
             /// The vote, which replaces the previous vote.
             vote: VoteRecord,
         },
-        /// An entry is appended after the last entry.
+        /// The member has appended an entry after the last entry.
         Append = 2 {
             /// The entry.
             entry: LogEntry,
         },
-        /// The entries from an index on are removed, because no majority had stored them.
+        /// The member has removed the entries from an index on, because no majority had stored
+        /// these entries.
         Truncate = 3 {
             /// Index of the first removed entry.
             from: u64,

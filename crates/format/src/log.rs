@@ -43,7 +43,7 @@ pub struct Record {
     pub epoch: Epoch,
     /// Log sequence number of this record.
     pub lsn: Lsn,
-    /// LSN of the last synced record of this log at the time when this record was written. Each
+    /// LSN of the last synced record of this log at the time of the write of this record. Each
     /// member of a group writes the LSN of its own last synced record to this field.
     pub synced: Lsn,
     /// Content of the record, encoded by the service that writes the log.

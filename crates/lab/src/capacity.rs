@@ -1,5 +1,5 @@
-//! Measures, before a lab is created, how many bytes per second this machine can move, and so
-//! whether it is fast enough to emulate the rates of the lab.
+//! Measures, before the creation of a lab, how many bytes per second this machine can move, and so
+//! whether the machine is fast enough to emulate the rates of the lab.
 //!
 //! For half a second, one pair of threads for each two processors sends data over the loopback
 //! interface. The two threads of a pair compute checksums of the data, as the processes of a lab

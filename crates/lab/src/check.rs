@@ -1,5 +1,5 @@
-//! Checks whether a lab can be started on this machine. The checks run before any part of the lab
-//! is created.
+//! Checks whether a lab can be started on this machine. The checks run before the creation of the
+//! first part of the lab.
 
 use crate::command::{NEEDED, call};
 use crate::data;

@@ -30,9 +30,9 @@ pub(crate) const MAX_DELAY: Duration = Duration::from_millis(500);
 /// leave 99.3 % of a link's rate to data.
 pub(crate) const MTU: u32 = 9000;
 /// Burst of a link, which is the amount of data that the link may send without a delay after a
-/// pause. The burst is given as the time that the link needs for this data at its rate. The burst
-/// is longer than the usual delay of a timer, which is a few milliseconds. So a late timer does not
-/// lower the rate. The burst is too short to change the duration of a transfer.
+/// pause. The constant states the burst as the time that the link needs for this data at its rate.
+/// The burst is longer than the usual delay of a timer, which is a few milliseconds. So a late
+/// timer does not lower the rate. The burst is too short to change the duration of a transfer.
 pub(crate) const BURST: Duration = Duration::from_millis(5);
 /// Minimum burst of a link, in frames. With a smaller burst, the link would never send a frame.
 pub(crate) const MIN_BURST_FRAMES: u32 = 2;

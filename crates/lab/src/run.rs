@@ -23,7 +23,8 @@ const HOST_VARIABLE: &str = "SKEP_LAB_HOST";
 /// Maximum number of output lines that wait for the caller. If the queue is full, the command must
 /// wait until the caller has read some lines.
 const WAITING_LINES: usize = 1024;
-/// Maximum length in bytes of an output line. A longer line is passed to the caller in pieces.
+/// Maximum length in bytes of an output line. The reader passes a longer line to the caller in
+/// pieces.
 const MAX_LINE: u64 = 64 << 10;
 
 /// The result of a command on one host.

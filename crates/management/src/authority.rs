@@ -2,9 +2,9 @@
 //! publishes cluster maps from the state of the cluster and the information in heartbeats.
 //!
 //! This module is responsible for the order of the steps of a command. The authority checks the
-//! command on a copy of the state, proposes the command, waits until the command is applied, and
-//! publishes the new map under the next version. No reply and no map contains the effect of a
-//! command before a majority has synced the command.
+//! command on a copy of the state, proposes the command, waits until the log has applied the
+//! command, and publishes the new map under the next version. No reply and no map contains the
+//! effect of a command before a majority has synced the command.
 //!
 //! If management has several members, each member has an authority. Only the leader's authority
 //! replies to nodes ([`Authority::check_leader`]), publishes maps, and has the information from
@@ -69,8 +69,8 @@ struct AuthorityState {
     /// The map that management sends to nodes. On a member that is not the leader, this field is
     /// the newest map of the leader.
     published: Rc<ClusterMap>,
-    /// The published map, encoded as the body of a `MapUpdate` at the first request. The encoding
-    /// is cached, because management sends each new map to all nodes.
+    /// The published map, encoded as the body of a `MapUpdate` at the first request. This field
+    /// caches the encoding, because management sends each new map to all nodes.
     encoded: Option<Rc<[u8]>>,
 }
 
@@ -86,7 +86,8 @@ pub(crate) struct Lead {
     soft: SoftState,
     /// Assigns the versions of the maps that this leader publishes.
     versions: VersionSequence,
-    /// Free space of the whole cluster. Updated when a map is published, and at each tick.
+    /// Free space of the whole cluster. The authority updates this value with each new map, and at
+    /// each tick.
     total_capacity: Option<Capacity>,
     /// Time until which the leader collects heartbeats before it publishes its first map. `None`
     /// means that the leader does not collect heartbeats.

@@ -1,9 +1,9 @@
 //! Management's directory: its identity, its join token, and the files of its member of the
 //! replicated log.
 //!
-//! This module owns the preparation of a directory before its member is opened. The module creates
-//! the first member of a new cluster or an additional member, converts the files of an older
-//! version of the program, and prepares a directory that was restored from a backup.
+//! This module owns the preparation of a directory before the start of its member. The module
+//! creates the first member of a new cluster or an additional member, converts the files of an
+//! older version of the program, and prepares a directory that was restored from a backup.
 //! `skep_consensus` and `former_log` define the formats of the files.
 //!
 //! # A backup continues as another member
@@ -131,8 +131,8 @@ async fn fill(
     };
     let filled = filled.await;
     if filled.is_err() {
-        // An error of a removal is ignored. The next attempt to initialise the directory then
-        // refuses the half-initialised directory, and its error names the file.
+        // Ignores an error of a removal. The next attempt to initialise the directory then refuses
+        // the half-initialised directory, and its error names the file.
         let files = [IDENTITY_FILE, TOKEN_FILE, "raft-log", "raft-snapshot", ADDRESS_FILE];
         for file in files {
             let _ = std::fs::remove_file(path.join(file));

@@ -16,7 +16,7 @@ use std::time::UNIX_EPOCH;
 /// Name of the file in the directory of management.
 const FILE: &str = "last-backup";
 
-/// Records in the directory of management that the directory was copied to the backup `copy`.
+/// Records in the directory of management that `copy` is a backup of this directory.
 ///
 /// # Errors
 /// Errors of the file system, for example if this process may only read the directory.

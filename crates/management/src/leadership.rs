@@ -98,7 +98,7 @@ pub(crate) async fn keep(
 /// Begins the leadership of this member after its election.
 async fn begin(authority: &Authority, own: &ServerRegistration) -> Result<()> {
     // When the `Start` command is applied, a majority has stored this command, which confirms the
-    // leadership. At this point, all commands of previous leaders are also applied.
+    // leadership. At this point, the member has also applied all commands of previous leaders.
     let asked_at = skep_env::now();
     // Take the number of starts from the outcome of the command, because the state may already
     // contain the start of another leader.

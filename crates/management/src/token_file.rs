@@ -2,8 +2,8 @@
 //! addresses of the other management nodes. So nodes and commands that use the token find a running
 //! member.
 //!
-//! This module decides when the file is written. `skep_service::tokens` changes the secrets in the
-//! file.
+//! This module decides when management writes the file. `skep_service::tokens` changes the secrets
+//! in the file.
 
 use crate::authority::Authority;
 use crate::limits::TOKEN_FILE_PAUSE;

@@ -5,16 +5,16 @@
 //! account with the lowest rank, as in the algorithm "space-saving" (Metwally, Agrawal and El
 //! Abbadi, 2005). The new account inherits the rank of the replaced account. So a new account with
 //! much load stays in the table, and many new accounts with little load do not replace the heavy
-//! accounts. The load of a replaced account is added to the account [`LEFT_OUT`]. So the sum over
-//! all accounts is exact, except at the moment of a replacement, and a reader can determine how
-//! much load belongs to no account.
+//! accounts. The table adds the load of a replaced account to the account [`LEFT_OUT`]. So the sum
+//! over all accounts is exact, except at the moment of a replacement, and a reader can determine
+//! how much load belongs to no account.
 //!
 //! # Directories
 //! Programs visit millions of directories, and each account is a separate series in a monitoring
 //! system. So only the directories with the most load get an account. A table ranks many
 //! candidates. A candidate gets an account if it has at least the share 1 / [`PROMOTED_PART`] of
-//! the load, and at least twice the load of the account that it replaces. Until then the load of
-//! the candidate is counted in [`LEFT_OUT`].
+//! the load, and at least twice the load of the account that it replaces. Before this replacement,
+//! the table counts the load of the candidate in [`LEFT_OUT`].
 //!
 //! # Reading while the owner counts
 //! One thread, the owner, counts, and other threads read. The values of an account are atomic
@@ -35,8 +35,8 @@ use std::time::Duration;
 pub const MAX_ACCOUNTS: usize = 128;
 /// Id of the account with the sum of the load of all replaced accounts.
 pub const LEFT_OUT: u64 = u64::MAX;
-/// All ranks are halved when their sum exceeds this number times the maximum number of accounts. So
-/// an account that had much load long ago can be replaced.
+/// The table halves all ranks when their sum exceeds this number times the maximum number of
+/// accounts. So an account that had much load long ago can be replaced.
 const AGING: u64 = 4096;
 /// Maximum number of accounts in a table in which only the heaviest causes get accounts.
 pub(crate) const MAX_HEAVY_ACCOUNTS: usize = 16;

@@ -99,8 +99,8 @@ impl Default for HistogramValue {
 impl HistogramValue {
     /// Returns the histogram with the given buckets, in the form in which other programs send or
     /// store buckets: the index of a bucket, and the number of durations in the bucket. A newer
-    /// program may have more buckets. Durations in the additional buckets are counted in the last
-    /// bucket.
+    /// program may have more buckets. The last bucket also counts durations of the additional
+    /// buckets.
     pub fn of_buckets(sum_ns: u64, buckets: impl IntoIterator<Item = (usize, u64)>) -> Self {
         let mut value = Self { sum_ns, ..Self::default() };
         for (bucket, count) in buckets {

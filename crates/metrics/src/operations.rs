@@ -24,7 +24,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 /// Maximum number of kinds of operations. The ids of messages and the kernel's opcodes are lower.
-/// An operation with a higher id is counted as the last kind, which has the name "other".
+/// An operation with a higher id counts as the last kind, which has the name "other".
 const MAX_OPERATIONS: usize = 128;
 
 /// The counters and histograms of one kind of operation.

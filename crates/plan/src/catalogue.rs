@@ -1,8 +1,8 @@
 //! The catalogue: types of servers and disks with their limits and prices, which are read from data
 //! files.
 //!
-//! The files in `data/catalogue` are compiled into the program. Users can add their own files. An
-//! entry replaces an earlier entry with the same name.
+//! The program contains the files in `data/catalogue`. Users can add their own files. An entry
+//! replaces an earlier entry with the same name.
 
 use crate::invalid;
 use serde::{Deserialize, Serialize};

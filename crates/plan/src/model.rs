@@ -38,7 +38,7 @@ pub struct Limit {
     pub kind: LimitKind,
     /// The maximum rate of all clients together that this part allows.
     pub rate: f64,
-    /// How the rate is calculated, as text for users.
+    /// The calculation of the rate, as text for users.
     pub because: String,
 }
 

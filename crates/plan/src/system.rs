@@ -161,11 +161,11 @@ pub struct Workload {
     pub client_gbit_s: f64,
     /// Number of bytes that a program transfers with one system call.
     pub transfer_bytes: u64,
-    /// How the files of the workload are distributed over servers and targets.
+    /// The distribution of the files of the workload over servers and targets.
     pub spread: Spread,
 }
 
-/// How the files of a workload are distributed over the targets.
+/// The distribution of the files of a workload over the targets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Spread {

@@ -57,8 +57,8 @@ struct Pending {
 }
 
 thread_local! {
-    /// The connections of this thread. Ended connections are removed when another connection is
-    /// opened.
+    /// The connections of this thread. The next new connection removes ended connections from this
+    /// list.
     static CONNECTIONS: RefCell<Vec<Weak<Connection>>> = const { RefCell::new(Vec::new()) };
 }
 

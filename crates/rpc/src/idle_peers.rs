@@ -104,7 +104,7 @@ impl PeerUse {
         (self.awaits_request.get() && !is_busy).then(|| self.used_at.get())
     }
 
-    /// Ends the connection. A request that has not been received completely is not executed.
+    /// Ends the connection. The service does not execute a request that has not arrived completely.
     fn end(&self) {
         self.has_ended.set(true);
         self.stream.shutdown();
@@ -164,8 +164,8 @@ pub(crate) fn add(connection: &Rc<PeerUse>) {
 /// Ends connections of this thread after each call of [`need_connections`].
 async fn end_when_needed() {
     loop {
-        // A notification before this call is missed. The process repeats its notification as long
-        // as it needs connections.
+        // The caller misses a notification before this call. The process repeats its notification
+        // as long as it needs connections.
         NEEDED.wait().await;
         let count = SERVED.with_borrow_mut(|served| served.end_oldest(skep_env::now()));
         ENDED.fetch_add(count as u64, Ordering::Relaxed);

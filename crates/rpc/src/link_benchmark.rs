@@ -27,8 +27,8 @@ pub struct LinkPlan {
     pub streams: u16,
     /// Number of messages per connection.
     pub messages: u32,
-    /// Bytes of bulk data per message. Zero means that the messages are empty and each round trip
-    /// is timed.
+    /// Bytes of bulk data per message. Zero means that the messages are empty and the benchmark
+    /// measures each round trip.
     pub message_bytes: u32,
     /// Whether this side receives data. `false` means that this side sends data.
     pub is_receiving: bool,

@@ -31,7 +31,7 @@ static COUNT: AtomicUsize = AtomicUsize::new(0);
 /// An outage of a group.
 #[derive(Debug)]
 struct Outage {
-    /// Time at which the first of the failed requests was sent. The process notices the loss of a
+    /// Time at which this process sent the first failed request. The process notices the loss of a
     /// host only some seconds after the loss, so the time of the first failure would be too late.
     since: Duration,
     /// Time of the first failure of a request to the group.

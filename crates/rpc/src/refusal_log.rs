@@ -1,6 +1,6 @@
 //! The log lines about connections that a process refuses. A peer that has not authenticated must
 //! not be able to exhaust memory or flood the log: the process writes one line a minute for each
-//! host, and the number of hosts is bounded.
+//! host, for a bounded number of hosts.
 //!
 //! This module is not responsible for the decision to refuse ([`crate::admission`],
 //! [`crate::handshake`]).

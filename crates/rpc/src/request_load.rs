@@ -3,7 +3,7 @@
 //!
 //! The threads of the mount count requests until the time that the last query of a program names.
 //! At other times, the only cost of a request is the read of one variable. Requests of the mount
-//! itself, which no program has caused, are not counted. The requests of a program that queries the
+//! itself, which no program has caused, do not count. The requests of a program that queries the
 //! load, such as the lookup of a path on the mount, are also not counted.
 //!
 //! This module is not responsible for the rule that decides which statistics a user may see
@@ -181,7 +181,7 @@ thread_local! {
     static COUNTED: RefCell<Option<(Arc<RequestLoad>, Arc<ThreadLoad>)>> = const {
         RefCell::new(None)
     };
-    /// Ids of the operations of this thread whose requests are not counted.
+    /// Ids of the operations of this thread whose requests do not count.
     static UNCOUNTED: RefCell<Vec<u32>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -226,8 +226,8 @@ impl RequestLoad {
         read(*incarnation, table)
     }
 
-    /// Records that a program queries the load, so that its own requests are not counted for the
-    /// time `lasts`. `process` 0 means a program of another container, whose requests are counted.
+    /// Records that a program queries the load, so that its own requests do not count for the time
+    /// `lasts`. `process` 0 means a program of another container, whose requests count.
     pub fn add_asker(&self, process: u32, lasts: Duration, now: Duration) {
         if process != 0 {
             self.askers.add(process, now + lasts, now);
@@ -388,7 +388,7 @@ mod tests {
         let later = START + LASTS + Duration::from_secs(2);
         counted(&load, later);
         assert!(!send(ASKER, later));
-        // A program in the list gets no second slot, and unused slots are reused.
+        // A program in the list gets no second slot, and a new program gets an unused slot.
         for process in 1..=100 {
             load.add_asker(process, LASTS, later + LASTS * 3 * process);
             load.add_asker(process, LASTS, later + LASTS * 3 * process);

@@ -34,9 +34,10 @@ pub async fn authenticate(
 pub struct Incoming {
     /// The request's header.
     pub header: Header,
-    /// The request's body. Its checksum is verified, but the body is not decoded.
+    /// The request's body. The server has verified the checksum of the body, but has not decoded
+    /// the body.
     pub body: Vec<u8>,
-    /// The request's bulk data. Its checksums are not verified.
+    /// The request's bulk data. The server has not verified the checksums of the bulk data.
     pub data: Option<Buf>,
     /// Time at which the header was received, before the body and the bulk data.
     pub arrived_at: Duration,
@@ -134,7 +135,7 @@ fn check_length(header: &Header, bounds: &Bounds) -> Result<()> {
 /// A function that gets the duration of each send with bulk data.
 type SendObserver = dyn Fn(Duration);
 
-/// The replies to one peer. Replies from one iteration of the event loop are sent together.
+/// The replies to one peer. The server sends replies from one iteration of the event loop together.
 pub struct Outbox {
     stream: TcpStream,
     parts: RefCell<Vec<MessagePart>>,
@@ -217,8 +218,8 @@ impl Outbox {
         self.waiting_bytes.set(self.waiting_bytes.get() + bytes);
         {
             let mut parts = self.parts.borrow_mut();
-            // Small replies are joined in one part, so that the send needs only one I/O vector for
-            // them.
+            // The server joins small replies in one part, so that the send needs only one I/O
+            // vector for these replies.
             match parts.last_mut() {
                 Some(MessagePart::Bytes(last)) if last.len() < 16 << 10 => {
                     last.extend_from_slice(&frame)

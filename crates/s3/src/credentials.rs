@@ -63,7 +63,7 @@ pub(crate) fn now() -> i64 {
 /// Where the credentials come from.
 #[derive(Debug)]
 enum Place {
-    /// There are no credentials, so requests are sent without a signature.
+    /// The client has no credentials, so it sends requests without a signature.
     Anonymous,
     /// Another process has passed the credentials to this process. These credentials stay the same,
     /// or the other process renews them with [`Provider::set`].
@@ -349,7 +349,7 @@ fn parse(text: &str) -> Result<Credentials> {
         token: Option<String>,
         expiration: Option<String>,
     }
-    // The error of the JSON parser is dropped, because its text could contain the credentials.
+    // Drop the error of the JSON parser, because its text could contain the credentials.
     let reply: Reply = serde_json::from_str(text)
         .map_err(|_| no_keys("the reply of the metadata service is malformed"))?;
     Ok(Credentials {

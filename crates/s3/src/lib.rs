@@ -22,7 +22,7 @@
 //!   read. To ensure this, each request contains the CRC-32C of its body, and without TLS also a
 //!   signed SHA-256. If the reply does not confirm the CRC-32C, the client compares the MD5 in the
 //!   entity tag.
-//! - A request is retried a limited number of times, with growing pauses.
+//! - The client retries a request a limited number of times, with growing pauses.
 //!
 //! No function can check these invariants, because they concern requests and texts, and not a
 //! state.

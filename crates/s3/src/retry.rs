@@ -1,4 +1,5 @@
-//! Decides whether a failed request is retried, and how long the pause before the retry is.
+//! Decides whether the client retries a failed request, and how long the client pauses before the
+//! retry.
 
 use std::time::Duration;
 

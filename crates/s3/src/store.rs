@@ -64,8 +64,8 @@ pub trait Content: Sync {
     /// Returns the number of bytes. Each reader must return exactly this number.
     fn size(&self) -> u64;
 
-    /// Returns a reader that begins at the first byte. `is_sent` means that the bytes are sent to
-    /// the service, and not only used for a checksum.
+    /// Returns a reader that begins at the first byte. `is_sent` means that the client sends the
+    /// bytes to the service, and does not only compute a checksum.
     ///
     /// # Errors
     /// Returns the error of opening the source of the bytes.

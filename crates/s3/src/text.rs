@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 /// Escapes a text for the path or the query of a request, by the rules of signatures of version 4.
-/// Letters, digits and `-._~` are not escaped. With `keeps_slash`, as in paths, `/` is also not
+/// Does not escape letters, digits and `-._~`. With `keeps_slash`, as in paths, `/` is also not
 /// escaped.
 pub(crate) fn escape(text: &str, keeps_slash: bool) -> String {
     let mut escaped = String::with_capacity(text.len());

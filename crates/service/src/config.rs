@@ -74,7 +74,7 @@ pub fn load<T: Manual>(file: Option<&Path>, overrides: &[(String, String)]) -> R
     }
     let mut origins = BTreeMap::new();
     for SettingValue { key, value, origin } in given {
-        // Each value is checked separately, so that an invalid value does not hide the problems of
+        // Checks each value separately, so that an invalid value does not hide the problems of
         // other values.
         let mut trial = values.clone();
         if !replace(&mut trial, &key, value) {
@@ -156,7 +156,7 @@ fn read(path: &Path) -> std::result::Result<Table, String> {
     text.parse().map_err(|error: toml::de::Error| error.to_string().trim().to_owned())
 }
 
-/// Lists the values of a table by dotted keys. A table in the place of a plain value is listed as a
+/// Lists the values of a table by dotted keys. Lists a table in the place of a plain value as a
 /// value, so that the caller refuses this table.
 fn flatten(
     prefix: &str,

@@ -88,7 +88,7 @@ pub fn load_token(directory: &Path) -> Result<JoinToken> {
 
 /// Reads a join token from a file. The first line is the newest token. Each further line is a
 /// previous token. The process also accepts and offers the previous tokens, because some services
-/// of the cluster may not have the newest token yet. Empty lines are ignored.
+/// of the cluster may not have the newest token yet. Ignores empty lines.
 ///
 /// # Errors
 /// `Configuration` with the path if the file cannot be read, contains no token, contains more than

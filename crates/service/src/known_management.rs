@@ -50,8 +50,8 @@ pub fn learned_addresses(cluster: ClusterId) -> Vec<String> {
 /// host does not need the file. In this case the function does not create the file, but updates an
 /// existing file.
 ///
-/// Blocks for the write if the addresses have changed. Failures are logged at the level debug only,
-/// since many users cannot write the file.
+/// Blocks for the write if the addresses have changed. The process logs failures only at the level
+/// debug, since many users cannot write the file.
 pub fn remember(cluster: ClusterId, given: &[String], learned: &[String]) {
     let Some(place) = places().into_iter().next() else { return };
     if let Err(error) = remember_in(&place, cluster, given, learned) {

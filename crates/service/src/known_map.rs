@@ -40,8 +40,8 @@ pub struct KnownMap {
 /// Writes the newest cluster map to the file of this host, if the host may need the file and if the
 /// new map differs from the map in the file by more than reachability and free space.
 ///
-/// Blocks for the write. Failures are logged at the level debug only, since many users cannot write
-/// the file.
+/// Blocks for the write. The process logs failures only at the level debug, since many users cannot
+/// write the file.
 pub fn remember(map: &ClusterMap) {
     let Some(place) = places().into_iter().next() else { return };
     if let Err(error) = remember_in(&place, map) {
@@ -84,8 +84,8 @@ pub(crate) fn without_reachability(mut map: ClusterMap) -> ClusterMap {
     map
 }
 
-/// Returns a copy of `map` without reachability, free space and version. The version is omitted
-/// because changes of reachability and free space also raise it.
+/// Returns a copy of `map` without reachability, free space and version. Omits the version, because
+/// changes of reachability and free space also raise the version.
 pub(crate) fn without_soft_state(map: &ClusterMap) -> ClusterMap {
     let mut map = without_reachability(map.clone());
     map.version = MapVersion::new(0);

@@ -55,7 +55,7 @@ pub fn start(filter: &str, limit: ByteSize) -> Result<()> {
         .with_ansi(std::io::stderr().is_terminal())
         .with_target(false)
         .compact();
-    // The code is repeated because the two builders have different types.
+    // This code occurs twice because the two builders have different types.
     let (apply, started): (Apply, _) = match journal::is_standard_error() {
         false => {
             let builder = builder.with_filter_reloading();

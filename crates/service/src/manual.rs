@@ -2,7 +2,7 @@
 //! This module generates the two pages from the doc comments of the settings structs.
 //!
 //! The program contains the source text of these structs (`Manual::SOURCES`), and reads the
-//! comments from it. So each setting is described in one place only, and the structs need no macro.
+//! comments from it. So only one place describes each setting, and the structs need no macro.
 
 use crate::config::{Manual, defaults};
 use std::collections::HashMap;

@@ -28,7 +28,8 @@ use std::time::Duration;
 
 /// Name of the file with the panics, in a service's directory.
 pub const QUARANTINE_FILE: &str = "quarantine";
-/// Number of panics after which a request is refused. The first panic may have had another cause.
+/// Number of panics after which the service refuses a request. The first panic may have had another
+/// cause.
 const REFUSED_AFTER: usize = 3;
 /// Maximum number of lines of the file that a start reads, beginning with the newest line.
 const MAX_LINES: usize = 1000;
@@ -162,7 +163,7 @@ impl Quarantine {
         quarantine
     }
 
-    /// Appends a panic to the file. Errors are ignored, because the process ends in any case.
+    /// Appends a panic to the file. Ignores errors, because the process ends in any case.
     fn record(&self, request: Option<Mark>, now: i64) {
         let words = match request {
             Some(Mark { message, len, crc }) => format!("{message} {len} {crc}"),

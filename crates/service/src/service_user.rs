@@ -14,9 +14,9 @@
 //!
 //! - This module opens each file below a directory without following links, and changes the owner
 //!   of the opened file (`owners`).
-//! - A directory of root is given to the user only if root has named it, if it contains the record
-//!   of a service, and if no other user can add files to it. So root does not give `/tmp` to the
-//!   user.
+//! - The user gets a directory of root only if root has named the directory, if the directory
+//!   contains the record of a service, and if no other user can add files to the directory. So root
+//!   does not give `/tmp` to the user.
 //! - A path that root has named must not lead through a directory in which the user could replace
 //!   the next name.
 //! - Root does not follow the links in `/proc`, which may lead into a mount namespace of the user.

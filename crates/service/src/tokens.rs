@@ -16,8 +16,8 @@ use std::path::Path;
 use std::time::Duration;
 
 /// Number of attempts of [`lock_changes`] to lock a directory. With [`LOCK_PAUSE`] all attempts
-/// take 200 ms, while a change of the tokens takes a few syncs of small files. Management's only
-/// thread is blocked during the attempts.
+/// take 200 ms, while a change of the tokens takes a few syncs of small files. The attempts block
+/// management's only thread.
 const LOCK_ATTEMPTS: u32 = 20;
 
 /// Pause between two attempts of [`lock_changes`].

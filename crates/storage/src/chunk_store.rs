@@ -157,7 +157,7 @@ impl CleanEnd {
     }
 }
 
-/// A target whose start is recorded on its device, and which no thread serves yet.
+/// A target that has recorded its start on its device, and that no thread serves yet.
 #[derive(Debug)]
 pub struct PreparedStore {
     directory: PathBuf,

@@ -176,7 +176,8 @@ mod tests {
         let mut queue = queue(0.0, 0);
         let at = |milliseconds| Duration::from_millis(milliseconds);
         assert_eq!(queue.accept(at(500), MB), at(600));
-        // The second request arrives at the same time and is served after the first.
+        // The second request arrives at the same time, and the device serves it after the first
+        // request.
         assert_eq!(queue.accept(at(500), 2 * MB), at(800));
         assert_eq!(queue.drained(at(550)), at(800));
         assert_eq!(queue.drained(at(900)), at(900));

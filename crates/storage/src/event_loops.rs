@@ -362,7 +362,7 @@ mod tests {
         while !ended.has_ended() {
             std::thread::yield_now();
         }
-        // A loop with a target is not replaced, because the service aborts.
+        // The service does not replace a loop with a target, because the service aborts.
         let serve = || async {};
         loops.run((7, "/device".into()), serve).unwrap_err();
         drop(failing);

@@ -24,8 +24,8 @@ pub(crate) const MIN_OPEN_FILES: usize = 64;
 /// Number of spare descriptors that a target has for chunk files. Other parts of the process, such
 /// as connections, cannot use these descriptors.
 pub(crate) const SPARE_DESCRIPTORS: usize = 16;
-/// Time for which a chunk file without an inode stays in quarantine before it is removed. In this
-/// time, an administrator can notice that metadata was restored from an old backup.
+/// Time for which a chunk file without an inode stays in quarantine before the clean-up removes it.
+/// In this time, an administrator can notice that metadata was restored from an old backup.
 pub(crate) const QUARANTINE_AGE: Duration = Duration::from_secs(7 * 24 * 3600);
 /// Maximum number of region pages that a target has in memory. Each page has 2 KiB of checksums, so
 /// 64 MiB of memory describe 64 GiB of data.

@@ -64,8 +64,8 @@ impl CleanUpProgress {
 }
 
 impl Drop for CleanUpProgress {
-    /// Sets the metrics to zero. A round is dropped in the middle if the target is marked as lost,
-    /// but the target continues to report its metrics.
+    /// Sets the metrics to zero. A mark of the target as lost drops a round in the middle, but the
+    /// target continues to report its metrics.
     fn drop(&mut self) {
         self.set(0, 0);
     }

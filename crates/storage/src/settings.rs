@@ -1,4 +1,4 @@
-//! Settings of `skep storage`. The manual is generated from the doc comments.
+//! Settings of `skep storage`. `skep_service::manual` generates the manual from the doc comments.
 
 use serde::{Deserialize, Serialize};
 use skep_service::{ByteSize, Manual, NodeSettings, Settings, node};

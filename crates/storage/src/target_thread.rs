@@ -185,8 +185,8 @@ async fn own(
 }
 
 /// Whether a new connection replaces an older connection. Requests of the older connection that are
-/// in progress run to completion, before conflicting requests of the new connection. All other
-/// requests of the older connection are dropped.
+/// in progress run to completion, before conflicting requests of the new connection. The thread
+/// drops all other requests of the older connection.
 fn follows(new: &Peer, old: &Peer) -> bool {
     new.channel != Channel::NONE && (new.node, new.channel) == (old.node, old.channel)
 }
@@ -218,8 +218,8 @@ async fn take_requests(served: Rc<ServedTarget>, socket: OwnedFd, peer: Peer) {
             outbox.refuse(&incoming.header, &error);
             continue;
         }
-        // The permit is acquired only when a request has arrived, so that an idle connection holds
-        // no permit.
+        // The task acquires the permit only after the arrival of a request, so that an idle
+        // connection holds no permit.
         let open = served.meter.open(&arrival);
         let queued = served.meter.queued();
         let permit = served.permits.acquire(peer.node, || fair_permits::cost(&incoming)).await;
@@ -259,7 +259,8 @@ async fn take_requests(served: Rc<ServedTarget>, socket: OwnedFd, peer: Peer) {
                 arrival,
                 check: &check,
             };
-            // `dispatch` consumes the request, so the fingerprint of the request is computed first.
+            // `dispatch` consumes the request, so compute the fingerprint of the request before the
+            // call.
             let mark = quarantine::Mark::of(incoming.header.message, &incoming.body);
             // The future of `dispatch` has several KiB. Pin this future at once, so that no
             // surrounding future has to move it.

@@ -12,7 +12,7 @@ use std::time::Duration;
 /// clients, and the time of a transfer in progress may count twice.
 const MAX_CLIENTS: usize = 1024;
 
-/// For each client, the time up to which its transfers are already counted.
+/// For each client, the time up to which the meter has counted its transfers.
 #[derive(Debug, Default)]
 pub(crate) struct Transfers(HashMap<NodeId, Duration>);
 
@@ -22,7 +22,7 @@ impl Transfers {
     ///
     /// Transfers are counted when they end, and only from the end of the transfer that was counted
     /// last. So if transfer A begins before transfer B and ends after transfer B, the time of A
-    /// before the beginning of B is not counted. If each transfer of a client begins before the
+    /// before the beginning of B does not count. If each transfer of a client begins before the
     /// transfer that was counted last has ended, the sum of the counted times is the whole time.
     pub(crate) fn count(&mut self, client: NodeId, began: Duration, now: Duration) -> Duration {
         if self.0.len() >= MAX_CLIENTS && !self.0.contains_key(&client) {

@@ -3,8 +3,8 @@
 //! The crate owns plans (the factors to vary), the order of runs, the journal of results,
 //! statistics and reports. A plan names factors and repetitions. The crate lists the runs of a
 //! plan, and divides the list into blocks. The blocks run in random order, with one run at a time.
-//! Each result is written to the journal before the next run begins. The report depends only on the
-//! journal.
+//! The study writes each result to the journal before the next run begins. The report depends only
+//! on the journal.
 //!
 //! Read [`plan`] first, then [`journal`] and [`report`]. docs/operations/studies.md is the manual
 //! for users. The protocol is that of F. Boito, G. Pallez, L. Teylo, "The role of storage target

@@ -1,4 +1,5 @@
-//! The order of the runs. The list of runs is divided into blocks, and the blocks are shuffled.
+//! The order of the runs. This module divides the list of runs into blocks, and shuffles the
+//! blocks.
 //!
 //! The order depends only on the seed in the plan and on the generator in this module. For this
 //! reason, a resumed study continues in its original order, even with a later version of the

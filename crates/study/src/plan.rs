@@ -2,10 +2,10 @@
 //! and checks the plan.
 //!
 //! A plan has experiments. The conditions of an experiment are all combinations of the values of
-//! its factors, and each condition is repeated. A factor at the top level of a plan applies to all
-//! experiments that do not set this factor. Before the first run, this module refuses a plan that
-//! contradicts itself. [`Plan::check_system`] also refuses a plan that needs more hosts or targets
-//! than the system has.
+//! its factors, and the study repeats each condition. A factor at the top level of a plan applies
+//! to all experiments that do not set this factor. Before the first run, this module refuses a plan
+//! that contradicts itself. [`Plan::check_system`] also refuses a plan that needs more hosts or
+//! targets than the system has.
 //!
 //! docs/operations/studies.md describes the format of the file.
 
@@ -100,7 +100,7 @@ pub struct Clients {
     pub processes: u32,
 }
 
-/// How the targets of the files in a run are selected.
+/// The selection of the targets of the files in a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Targets {
@@ -137,7 +137,7 @@ pub struct Condition {
     pub operation: Operation,
     /// Number of applications that run at the same time.
     pub applications: u32,
-    /// How the targets of the files are selected.
+    /// The selection of the targets of the files.
     pub targets: Targets,
     /// The part of an application to which `data_bytes` applies.
     pub data_per: DataPer,
@@ -172,7 +172,7 @@ pub struct Factors {
     pub files: Vec<u32>,
 }
 
-/// A set of conditions whose results are compared in one figure.
+/// A set of conditions whose results one figure compares.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Experiment {
     /// Name of the experiment. The name is short and unique, and can be used in file names.

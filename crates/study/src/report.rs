@@ -187,7 +187,7 @@ pub fn analyse(contents: &Contents, includes_invalid: bool) -> Report {
     let mut runs: Vec<(String, String, Vec<&RunRecord>)> = Vec::new();
     let mut calibrated = None;
     let mut trials: Vec<&RunRecord> = Vec::new();
-    // An invalid run may have been repeated. For a repeated run, the report uses only the last
+    // The study may have repeated an invalid run. For a repeated run, the report uses only the last
     // record.
     let mut is_valid: BTreeMap<u32, bool> = BTreeMap::new();
     let mut last: BTreeMap<u32, &RunRecord> = BTreeMap::new();

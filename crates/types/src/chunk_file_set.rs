@@ -4,8 +4,8 @@ use crate::codec::{Bytes, record};
 use crate::{Error, ErrorCode, Result, StripePattern};
 
 record! {
-    /// A set of chunk files of one file and stripe pattern. The chunk files are numbered from zero
-    /// in the order of the components, and within a component in stripe order.
+    /// A set of chunk files of one file and stripe pattern. The numbers of the chunk files begin at
+    /// zero, and follow the order of the components, and within a component the stripe order.
     #[derive(Default)]
     pub struct ChunkFileSet {
         /// One bit for each chunk file, the lowest bit of each byte first. Missing bytes are zero.

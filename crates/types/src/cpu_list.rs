@@ -7,9 +7,9 @@ use std::fmt::Write;
 /// supports a CPU with a higher number.
 const MAX_CPU: usize = (1 << 16) - 1;
 
-/// Returns the numbers of the CPUs in a list. Spaces around numbers are ignored. `None` means that
-/// the text is not a list of CPUs: the text is empty, has other characters, or has a range that
-/// ends before its begin.
+/// Returns the numbers of the CPUs in a list. The parser ignores spaces around numbers. `None`
+/// means that the text is not a list of CPUs: the text is empty, has other characters, or has a
+/// range that ends before its begin.
 pub fn parse(text: &str) -> Option<BTreeSet<usize>> {
     let number = |text: &str| {
         let text = text.trim();

@@ -1,8 +1,8 @@
 //! The closed set of error codes, and the error type that combines a code with its context.
 //!
 //! Programs react to the code, so a new code is allowed only if a caller reacts differently to it.
-//! People read the context, which names the object and, if possible, how to fix the problem. The
-//! numbers of codes are listed in `docs/protocol/errors.md` and are never reused.
+//! People read the context, which names the object and, if possible, how to fix the problem.
+//! `docs/protocol/errors.md` lists the numbers of codes, and no number is ever reused.
 
 use std::fmt;
 
@@ -143,8 +143,8 @@ codes! {
     /// The client did not renew its lease in time. Other clients may hold its locks and may have
     /// changed its files since.
     Evicted = 40, Never;
-    /// The file was truncated, or its end has moved, since the client read its size. The client
-    /// reads the attributes of the file again and repeats the write.
+    /// The file was truncated, or its end has moved, since the client's last read of its size. The
+    /// client reads the attributes of the file again and repeats the write.
     EndMoved = 41, Never;
     /// Another member has become the primary of the sender's group. The sender must stop its work
     /// as primary immediately, and must not pass this error on to a program.
@@ -168,8 +168,8 @@ impl fmt::Display for ErrorCode {
 
 /// An error: a code for programs and a context for people.
 ///
-/// The content is boxed, so that a `Result` with a small value takes at most two words on hot
-/// paths.
+/// The error boxes its content, so that a `Result` with a small value takes at most two words on
+/// hot paths.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Error(Box<Inner>);
 

@@ -41,7 +41,7 @@ pub use pattern::{Chooser, ChunkFileKey, Component, PatternOrigin, Redundancy, S
 pub use pattern_request::{ComponentRequest, PatternRequest, Placement};
 pub use time::{Timestamp, utc};
 
-/// Number of virtual shards into which every namespace is divided (`docs/glossary.md`).
+/// Number of virtual shards of every namespace (`docs/glossary.md`).
 pub const SHARD_COUNT: u32 = 65_536;
 /// Number of bytes covered by one checksum, on the wire and on disk.
 pub const GRANULE_BYTES: u64 = 4096;

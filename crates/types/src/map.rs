@@ -315,7 +315,7 @@ record! {
         pub default_width: u16,
         /// File offset, rounded up to a multiple of the chunk size, at which striping over several
         /// groups starts. All bytes before this offset are stored on one group. With zero, the
-        /// whole file is striped.
+        /// stripe width applies to the whole file.
         pub stripe_from: u64,
         /// Number of inline bytes of new files if neither the request nor the directory sets a
         /// pattern. A multiple of 4 KiB; zero means no inline bytes.
@@ -338,8 +338,8 @@ record! {
         /// Maximum chunk size that users other than root may request, in bytes.
         pub user_max_chunk_bytes: u64,
         /// Number of metadata targets in a group. With 1, each new metadata target gets a group of
-        /// its own immediately. With more than 1, a new metadata target waits until it is added to
-        /// a group.
+        /// its own immediately. With more than 1, a new metadata target waits until a group
+        /// contains the target.
         pub metadata_copies: u16,
         /// Maximum rate at which the primary of a metadata group sends a copy of its store to
         /// another member, in bytes per second.

@@ -30,7 +30,8 @@ byte_enum! {
         /// component.
         Cluster = 0,
         /// The policy takes the same number of groups from each server, with a difference of at
-        /// most one. Groups with more free space are chosen more often.
+        /// most one. The policy chooses groups with more free space more often than groups with
+        /// less free space.
         Balanced = 1,
         /// Divides the ring of all groups into equal sections and takes a random group from each
         /// section.
@@ -100,7 +101,7 @@ record! {
         /// Number of groups that the request asked for. `groups` is shorter if the cluster had too
         /// few suitable groups.
         pub wanted: u16,
-        /// How the bytes are protected.
+        /// The protection of the bytes.
         pub redundancy: Redundancy,
         /// The policy that chose `groups`.
         pub chooser: Chooser,

@@ -50,11 +50,11 @@ pub struct ComponentRequest {
     /// Number of groups. Must be unset with [`Placement::Groups`], because the length of the list
     /// is then the number of groups.
     pub width: Option<u16>,
-    /// How the groups of the component are determined.
+    /// The way in which metadata determines the groups of the component.
     pub placement: Option<Placement>,
 }
 
-/// How the groups of a component are determined.
+/// The way in which metadata determines the groups of a component.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Placement {
     /// The metadata target chooses the groups by this policy when it creates the file. Neither
@@ -233,8 +233,8 @@ impl PatternRequest {
         Self { origin: pattern.origin, inline_bytes, components }
     }
 
-    /// Returns a request for the same components as in `pattern`. Groups that a policy chose are
-    /// chosen anew by the same policy; listed groups stay the same.
+    /// Returns a request for the same components as in `pattern`. For a component with a policy,
+    /// the request asks for new groups of this policy; listed groups stay the same.
     pub fn with_policies_of(pattern: &StripePattern) -> Self {
         Self::like(pattern, |component| match component.chooser {
             Chooser::Listed => Placement::Groups(component.groups.clone()),

@@ -18,7 +18,7 @@ pub struct Message {
     /// The service that handles the request.
     pub service: &'static str,
     /// Whether clients must send the request in a slot of their session. The slot ensures that the
-    /// request is executed exactly once.
+    /// target executes the request exactly once.
     pub modifies: bool,
     /// Doc comment of the request.
     pub doc: &'static str,

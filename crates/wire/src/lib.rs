@@ -36,7 +36,7 @@ pub trait Request: Codec + Described + std::fmt::Debug + Send + Sync {
     /// Version of the request's layout.
     const VERSION: u16;
     /// Whether clients must send the request in a slot of their session. The slot ensures that the
-    /// request is executed exactly once.
+    /// target executes the request exactly once.
     const MODIFIES: bool;
     /// Type of the reply.
     type Reply: Codec + Described + std::fmt::Debug + 'static;

@@ -108,7 +108,7 @@ record! {
 byte_enum! {
     /// The action that a [`CopyStore`] request asks of the member.
     pub enum CopyStep {
-        /// Only reply how much of the store has been copied.
+        /// Only reply how much of the store the member has received.
         Ask = 1,
         /// Remove store and log durably, and begin a copy. A serving member ignores this step.
         Begin = 2,
@@ -217,8 +217,8 @@ record! {
 
 impl CopyProgress {
     /// Estimates the number of bytes of keys and values that the member has not received. The
-    /// missing pairs are assumed to have the mean size of the copied pairs. `None` means that the
-    /// member has not received a pair yet.
+    /// estimate assumes the mean size of the copied pairs for the missing pairs. `None` means that
+    /// the member has not received a pair yet.
     pub fn missing_bytes(&self) -> Option<u64> {
         let missing = u128::from(self.total_pairs.saturating_sub(self.pair_count));
         let bytes = u128::from(self.pair_bytes) * missing;

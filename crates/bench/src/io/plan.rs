@@ -18,8 +18,8 @@ pub(crate) const WORD_BYTES: u64 = 8;
 #[serde(default, deny_unknown_fields)]
 pub struct Plan {
     /// `-o`: an absolute path. In the path, `{host}` stands for the name of the host on which a
-    /// process runs. If each process has its own file, a dot and the rank in eight digits are
-    /// appended.
+    /// process runs. If each process has its own file, the benchmark appends a dot and the rank in
+    /// eight digits.
     pub path: String,
     /// `-t`: number of bytes that one system call transfers.
     pub transfer_bytes: u64,
@@ -73,7 +73,7 @@ pub struct Plan {
     /// Shell command that each host with processes runs before each phase, for example to remount
     /// the file system. In the command, `{host}` stands for the host's name.
     pub before_phase: Option<String>,
-    /// Hosts that run no processes, but whose caches are also dropped.
+    /// Hosts that run no processes, but whose caches the benchmark also drops.
     pub server_hosts: Vec<Host>,
     /// Seconds without progress of any process after which the run fails.
     pub patience_s: u32,

@@ -9,8 +9,9 @@ use crate::workload::{self, Common, Outcome, Recording, Workload};
 use skep_types::Result;
 use std::path::PathBuf;
 
-/// Runs a plan with `processes_per_host` processes on each host. Ranks are assigned to the hosts in
-/// turn. If `runner` names an external program, this program is run instead of the built-in engine.
+/// Runs a plan with `processes_per_host` processes on each host. The launcher assigns ranks to the
+/// hosts in turn. If `runner` names an external program, that program runs instead of the built-in
+/// engine.
 ///
 /// # Errors
 /// - `InvalidArgument` if the plan cannot be run.

@@ -9,13 +9,13 @@ use std::time::Duration;
 pub(super) struct Sampler {
     /// Minimum time between two samples.
     interval: Duration,
-    /// Time of the next sample. An earlier transfer is not sampled.
+    /// Time of the next sample. An earlier transfer gets no sample.
     due: Duration,
     samples: Vec<(Duration, u64)>,
 }
 
 impl Sampler {
-    /// Creates a sampler for one phase. The first transfer is always sampled.
+    /// Creates a sampler for one phase. The first transfer always gets a sample.
     pub(super) fn new(interval: Duration) -> Self {
         Self { interval, due: Duration::ZERO, samples: Vec::new() }
     }

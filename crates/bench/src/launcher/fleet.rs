@@ -22,7 +22,7 @@ use std::time::Duration;
 pub(crate) struct Setup<'a> {
     pub(crate) job: Job,
     pub(crate) hosts: &'a [Host],
-    /// Hosts that run no processes, but whose caches are also dropped.
+    /// Hosts that run no processes, but whose caches the benchmark also drops.
     pub(crate) server_hosts: &'a [Host],
     pub(crate) processes_per_host: u32,
     /// Directory or file on which the benchmark works.
@@ -240,7 +240,7 @@ impl Fleet {
         Ok(())
     }
 
-    /// Starts all workers. Ranks are assigned to the hosts in turn.
+    /// Starts all workers. The launcher assigns ranks to the hosts in turn.
     fn start_workers(&mut self, setup: &Setup<'_>) -> Result<()> {
         let (hosts, of) = (self.hosts, self.processes);
         for number in 0..hosts {

@@ -145,7 +145,7 @@ pub struct Measure {
     pub first_error: Option<String>,
     /// The progress of the process, if the plan asks for samples: times in seconds, each with the
     /// number of bytes that the process had transferred at this time. In the records of a run, the
-    /// times are converted to the clock of the controller.
+    /// controller converts the times to its own clock.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub samples: Vec<(f64, u64)>,
     /// The durations of the operations. Empty in the records of a run, which have the latencies of
@@ -158,8 +158,8 @@ pub struct Measure {
     /// The report of the external program, as JSON.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reported: Option<serde_json::Value>,
-    /// The links that the process has measured. In the records of a run, the times in this list are
-    /// converted to the clock of the controller.
+    /// The links that the process has measured. In the records of a run, the controller converts
+    /// the times in this list to its own clock.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub links: Vec<LinkMeasure>,
 }
@@ -186,12 +186,12 @@ pub struct LinkMeasure {
 /// host's interface arrive.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProbedPath {
-    /// The address of the service to which the packets were sent.
+    /// The address of the service to which this host sent the packets.
     pub address: String,
     /// MTU of the host's interface, in bytes.
     pub interface_mtu: u32,
     /// Size of the largest packet that arrives, as far as the probe has found out. `None` means
-    /// that no packet was answered.
+    /// that no packet got an answer.
     pub arriving_bytes: Option<u32>,
     /// Whether a router has reported that larger packets are too large. `false` means that larger
     /// packets are lost without a report.

@@ -71,7 +71,7 @@ pub struct ProcessRecord {
     pub rank: u32,
     /// Name of the host on which the process ran.
     pub host: String,
-    /// Results of the process. The times are converted to the clock of the controller.
+    /// Results of the process. The controller has converted the times to its own clock.
     #[serde(flatten)]
     pub measure: Measure,
 }

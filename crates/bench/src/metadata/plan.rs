@@ -64,7 +64,7 @@ pub struct Plan {
     /// Shell command that each host with processes runs before each phase, for example to remount
     /// the file system. In the command, `{host}` stands for the host's name.
     pub before_phase: Option<String>,
-    /// Hosts that run no processes, but whose caches are also dropped.
+    /// Hosts that run no processes, but whose caches the benchmark also drops.
     pub server_hosts: Vec<Host>,
     /// Seconds without progress of any process after which the run fails.
     pub patience_s: u32,
@@ -279,8 +279,8 @@ impl Plan {
         wanted.map(|(name, object, _)| (*name, count(*object))).collect()
     }
 
-    /// Returns the path on `host` of the directory that a repetition uses. Repetitions are counted
-    /// from 1.
+    /// Returns the path on `host` of the directory that a repetition uses. The first repetition has
+    /// the number 1.
     pub(crate) fn test_directory(&self, repetition: u32, host: &str) -> PathBuf {
         let directory = PathBuf::from(self.directory.replace("{host}", host));
         let number = repetition - 1;

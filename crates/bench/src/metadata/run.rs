@@ -9,8 +9,9 @@ use crate::workload::{self, Common, Outcome, Phase, Recording, Workload};
 use skep_types::Result;
 use std::path::PathBuf;
 
-/// Runs a plan with `processes_per_host` processes on each host. Ranks are assigned to the hosts in
-/// turn. If `runner` names an external program, this program is run instead of the built-in engine.
+/// Runs a plan with `processes_per_host` processes on each host. The launcher assigns ranks to the
+/// hosts in turn. If `runner` names an external program, that program runs instead of the built-in
+/// engine.
 ///
 /// # Errors
 /// The errors of [`crate::io::run`].
@@ -57,9 +58,10 @@ impl Workload for Plan {
         }
     }
 
-    /// Returns the phases of a repetition. If an external program is run (`is_own` is false), one
-    /// execution of the program does several phases. The hosts then drop their caches only before
-    /// each execution, and the last phase of the repetition removes its directory.
+    /// Returns the phases of a repetition. If an external program runs the benchmark (`is_own` is
+    /// false), one execution of this program carries out several phases. The hosts then drop their
+    /// caches only before each execution, and the last phase of the repetition removes its
+    /// directory.
     fn phases(&self, _repetition: u32, processes: u32, is_own: bool) -> Vec<Phase> {
         let phases = Self::phases(self, processes);
         if is_own {

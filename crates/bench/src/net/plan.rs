@@ -18,8 +18,8 @@ pub struct Plan {
     /// Number of connections from each process to each service. Each connection has one message in
     /// flight.
     pub streams: u16,
-    /// Number of empty messages for which the run measures each round trip. Zero means that no
-    /// round trips are measured.
+    /// Number of empty messages for which the run measures each round trip. Zero means that the
+    /// benchmark measures no round trips.
     pub round_trips: u32,
     /// Number of repetitions.
     pub repetitions: u32,
@@ -90,9 +90,9 @@ pub struct Server {
     pub version: String,
     /// Addresses at which the service can be reached.
     pub addresses: Vec<String>,
-    /// Ids of the storage targets that the service serves. Messages are sent to the threads of
-    /// these targets, and the streams are assigned to the targets in turn. If the list is empty,
-    /// messages go to the service itself.
+    /// Ids of the storage targets that the service serves. The benchmark sends messages to the
+    /// threads of these targets, and assigns the streams to the targets in turn. If the list is
+    /// empty, messages go to the service itself.
     pub targets: Vec<u32>,
 }
 

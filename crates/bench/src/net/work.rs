@@ -27,8 +27,9 @@ pub(crate) struct NetEngine {
 /// Probes the path to a service. Returns `None` if this host has no path to the service through a
 /// network, or if the probe has failed. In that case, the measurement reports the reason.
 ///
-/// `probed` contains the results so far. A host with several services is probed only once, because
-/// its kernel limits the rate of the ICMP messages that show which packets have arrived.
+/// `probed` contains the results so far. The benchmark probes a host with several services only
+/// once, because the host's kernel limits the rate of the ICMP messages that show which packets
+/// have arrived.
 fn probe(server: &Server, probed: &mut BTreeMap<IpAddr, Option<PathMtu>>) -> Option<ProbedPath> {
     let address = server.addresses.first()?;
     let peer = address.to_socket_addrs().ok()?.next()?;

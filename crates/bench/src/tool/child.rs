@@ -32,7 +32,7 @@ struct Group(Child);
 impl Group {
     fn signal(&self, signal: Signal) {
         let group = i32::try_from(self.0.id()).ok().and_then(Pid::from_raw);
-        // An error is ignored, because the processes may have exited by themselves.
+        // Ignores an error, because the processes may already have exited.
         let _ = group.map(|group| kill_process_group(group, signal));
     }
 }
@@ -73,7 +73,7 @@ pub(super) fn run(command: &[String], control: &Control) -> Result<Printed, Stri
     let (finished, waits) = sync_channel::<(String, f64)>(1);
     let read = move || {
         let text = drain(output, MAX_OUTPUT_BYTES);
-        // The end of the output is taken as the time at which the command ended.
+        // The end of the output counts as the time at which the command ended.
         let _ = finished.send((text, skep_env::now().as_secs_f64()));
     };
     let failed = |error: std::io::Error| error.to_string();

@@ -52,7 +52,7 @@ impl Temporary {
 
 impl Drop for Temporary {
     fn drop(&mut self) {
-        // An error is ignored, because the program may not have created the file.
+        // Ignores an error, because the program may not have created the file.
         let _ = fs::remove_file(&self.0);
     }
 }
@@ -273,7 +273,7 @@ impl ToolEngine {
     /// Removes the empty directories that mdtest does not remove.
     fn remove_empty(&self, plan: &MetadataPlan, step: &Step) -> InWords<()> {
         let directory = plan.test_directory(step.repetition, &self.seat.host);
-        // Only some versions of mdtest leave this directory, so an error of its removal is ignored.
+        // Only some versions of mdtest leave this directory, so ignore an error of the removal.
         let _ = fs::remove_dir(directory.join("test-dir.0-0"));
         fs::remove_dir(&directory).map_err(at(&directory, "remove"))
     }

@@ -68,7 +68,7 @@ pub(super) fn parse(text: &str, is_write: bool, total_bytes: u64) -> Result<Repo
         bytes: total_bytes,
         operations: 0,
         // IOR prints times with four digits, and rates with more than four digits. For this reason,
-        // the time is computed from the rate.
+        // this function computes the time from the rate.
         seconds: total_bytes as f64 / f64::from(1 << 20) / number(found, "bwMiB")?,
         open_s: number(found, "openTime")?,
         close_s: number(found, "closeTime")?,

@@ -201,8 +201,8 @@ impl ShownNames {
 }
 
 /// Returns the path of the entry `name` in the directory `inode` with the path `base`. A `base` of
-/// `None` means that the directory is not watched. If `name` is empty, returns the path of the
-/// inode itself.
+/// `None` means that the command does not watch the directory. If `name` is empty, returns the path
+/// of the inode itself.
 fn joined(base: Option<String>, inode: InodeId, name: &[u8]) -> String {
     let base = base.unwrap_or_else(|| format!("[{inode}]"));
     let name = String::from_utf8_lossy(name);
@@ -218,8 +218,8 @@ fn print(operation: &FollowedOperation, names: ShownNames, map: &ClusterMap) -> 
     if format() == OutputFormat::Table {
         return say(&as_text(&line));
     }
-    // Each operation is printed as a separate JSON value, because output without an end cannot be
-    // one value.
+    // The command prints each operation as a separate JSON value, because output without an end
+    // cannot be a single value.
     let unwritable = |error: serde_json::Error| Error::new(ErrorCode::Io, error.to_string());
     say(&serde_json::to_string(&line).map_err(unwritable)?)
 }
@@ -364,7 +364,7 @@ mod tests {
         assert_eq!(shown(file, "", 0, "", 0).as_deref(), Some("new"));
         shown(here, "new", here, "later", 0);
         assert_eq!(shown(file, "", 0, "", 0).as_deref(), Some("later"));
-        // An entry of a directory below the path is not watched.
+        // The command does not watch an entry of a directory below the path.
         shown(file, "deep", u64::MAX - 2, "", 0);
         assert_eq!(shown(u64::MAX - 2, "", 0, "", 0), None);
     }

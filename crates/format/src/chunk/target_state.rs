@@ -31,7 +31,8 @@ record! {
     #[derive(Copy)]
     pub struct TargetState {
         /// Start number of the target: the number of its starts, including the current start. A
-        /// region page contains the start number of the target when the page was written.
+        /// region page contains the start number of the target at the time of the write of the
+        /// page.
         pub start: u64,
         /// The host incarnation that the target writes into its replies.
         pub incarnation: HostIncarnation,
@@ -44,7 +45,7 @@ record! {
         /// Start number of the earliest start since which the page cache has lost no data. Region
         /// pages with this start number or a higher one cannot have been torn.
         pub kept_since: u64,
-        /// Mark of the host's page cache when this state was written.
+        /// Mark of the host's page cache at the time of the write of this state.
         pub host: HostMark,
     }
 }

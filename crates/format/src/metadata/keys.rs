@@ -34,7 +34,8 @@ pub enum Key<'a> {
     /// Value: a `u64` that identifies the last death of a writer, because each death gets a new
     /// number.
     SizeRecovery(InodeId),
-    /// A truncation whose chunk files are not truncated durably yet. Value: `TruncationRecord`.
+    /// A truncation that storage has not yet durably applied to all chunk files. Value:
+    /// `TruncationRecord`.
     Truncation(InodeId),
     /// A transaction that another group coordinates and that this target has prepared. Value:
     /// `PreparedRecord`.

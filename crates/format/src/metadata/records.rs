@@ -158,8 +158,8 @@ record! {
 }
 
 record! {
-    /// A truncation whose chunk files are not truncated durably yet. The inode has the new size
-    /// already.
+    /// A truncation that storage has not yet durably applied to all chunk files. The inode has the
+    /// new size already.
     pub struct TruncationRecord {
         /// Truncate generation of the file after the truncation.
         pub generation: u64,

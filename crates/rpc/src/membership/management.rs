@@ -33,7 +33,7 @@ use std::time::Duration;
 pub struct Management {
     identity: Identity,
     addresses: Vec<String>,
-    /// The order in which the addresses are tried.
+    /// The order in which this process tries the addresses.
     order: RefCell<MemberAddresses>,
     /// The cell with the cluster map and the node's id; `None` before the node has registered.
     cell: RefCell<Option<Arc<MapCell>>>,
@@ -52,7 +52,7 @@ struct OpenConnection {
     connection: Rc<Connection>,
     /// The address of the member.
     address: String,
-    /// This node's id at the time when the connection was opened.
+    /// This node's id at the time of the start of the connection.
     node: NodeId,
 }
 
@@ -150,8 +150,8 @@ impl Management {
         self.attempt(sender, self.new_request(), request, time_left).await
     }
 
-    /// Sends a request with the id `sequence` to the leader. Only the leader executes requests,
-    /// so the request is executed once.
+    /// Sends a request with the id `sequence` to the leader. Only the leader executes requests, so
+    /// management executes the request exactly once.
     pub(super) async fn attempt<R: Request>(
         &self,
         sender: Sender,

@@ -1,9 +1,9 @@
 //! The end of idle connections of clients. A client of many processors has many connections to each
 //! target, and programs use most of them rarely. Each connection costs memory at both ends.
 //!
-//! A connection ends between two requests, so no call fails, and no retry is counted. The thread of
-//! the router checks and ends a connection in one step, so no request can begin between the check
-//! and the end. The next request opens a new connection.
+//! A connection ends between two requests, so no call fails, and no retry counts. The thread of the
+//! router checks and ends a connection in one step, so no request can begin between the check and
+//! the end. The next request opens a new connection.
 
 use super::{Router, jittered};
 use crate::limits::{IDLE_CONNECTION_LIFETIME, IDLE_LOOK_INTERVAL};

@@ -29,7 +29,8 @@ impl ServingNode {
         for target in running {
             self.send(target, TargetEvent::Stop);
         }
-        // Each target is opened at most once, so that the stop ends even if roles change often.
+        // The node opens each target at most once, so that the stop ends even if roles change
+        // often.
         let mut reopened = BTreeSet::new();
         for path in self.take_reopening() {
             reopened.extend(self.stop_in_new_role(&path));

@@ -73,7 +73,7 @@ pub(super) struct OwnerChange<'a> {
     is_full: bool,
     /// Whether the kernel (`PROTECTION`) prevents the user from making hard links to files of root.
     is_protected: bool,
-    /// Number of files and directories whose owner was changed.
+    /// Number of files and directories whose owner this process has changed.
     count: u64,
 }
 

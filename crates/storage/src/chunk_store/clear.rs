@@ -48,8 +48,8 @@ struct Plan {
 
 impl ChunkStore {
     /// Clears a range of a chunk file, so that it reads as zeros. Returns the offset up to which
-    /// the range was cleared, and the caller continues at this offset. The size of the file does
-    /// not change, and a missing file is not created. Not cancel-safe, see [`super`].
+    /// the range was cleared, and the caller continues at this offset. The call does not change the
+    /// size of the file, and does not create a missing file. Not cancel-safe, see [`super`].
     ///
     /// # Errors
     /// - `EndMoved` if the chunk file was truncated in a newer generation than

@@ -42,9 +42,9 @@ impl ChunkStore {
 
     /// Returns the chunk files after `cursor`, and the cursor for the next page. A caller begins
     /// the listing with a cursor of zero. A returned cursor of zero means that the page is the last
-    /// page. Files that are created or removed between two pages may be missing. Every other file
-    /// is listed exactly once. A page may exceed `limit`, since files with the same position are
-    /// returned together.
+    /// page. Files that are created or removed between two pages may be missing. The listing
+    /// contains every other file exactly once. A page may exceed `limit`, since it contains all
+    /// files with the same position.
     ///
     /// # Errors
     /// Errors of the file system.
@@ -99,7 +99,7 @@ impl ChunkStore {
             match std::fs::metadata(&path) {
                 Ok(metadata) if is_old(&metadata) => keys.push(key),
                 Ok(_) => {}
-                // The file was removed after it had been listed.
+                // A request removed the file after the listing of its directory.
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
                 Err(error) => return Err(Error::from(error).within(path.display())),
             }

@@ -5,9 +5,9 @@
 //! selects the file to evict. The hand of the clock skips a file once if an operation has used the
 //! file since the hand last passed it.
 //!
-//! Files with unsynced changes are evicted last, since the kernel reports a failed write-back to
-//! the open descriptor, and might forget the error after the descriptor is closed. The cache stores
-//! the keys of such files, since their next sync must check the whole file system.
+//! The cache evicts files with unsynced changes last, since the kernel reports a failed write-back
+//! to the open descriptor, and might forget the error after the descriptor is closed. The cache
+//! stores the keys of such files, since their next sync must check the whole file system.
 //!
 //! # Invariants
 //! `pages` is the number of region pages of all cached files, and the clock contains the key of
@@ -159,9 +159,9 @@ impl OpenFiles {
     }
 
     /// Moves the hand until it has evicted `files` files and `pages` pages, or has passed all files
-    /// three times. A file whose next sync must report an error stays in the cache. Files with
-    /// unsynced changes are evicted only in the third pass. The third pass evicts many of these
-    /// files, so that the next evictions need not make another pass over all files.
+    /// three times. A file whose next sync must report an error stays in the cache. Only the third
+    /// pass evicts files with unsynced changes. The third pass evicts many of these files, so that
+    /// the next evictions need not make another pass over all files.
     fn evict(&mut self, mut files: usize, mut pages: usize) {
         let length = self.clock.len();
         for step in 0..3 * length {

@@ -13,7 +13,7 @@ use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-/// Name of the file whose space is reserved.
+/// Name of the file that reserves the space.
 const RESERVED_FILE: &str = "reserved";
 /// Maximum size of the file, which is enough for a dirty log of `MAX_DIRTY_REGIONS` entries and a
 /// state record.
@@ -94,7 +94,8 @@ pub(super) fn hold(directory: &Path) {
     };
     let file = File::from(file);
     if file.reserve(0..wanted).is_ok() {
-        // A later call of this function recognises by this length that the space is reserved.
+        // A later call of this function recognises by this length that the file already reserves
+        // the space.
         let _next_time = file.borrow_std().set_len(wanted);
     }
 }

@@ -112,7 +112,7 @@ impl ChunkStore {
     /// - `Corrupt` if a chunk file that must exist is lost. The target does not create the file.
     /// - `Protocol` if the data does not match the checksums.
     /// - `NoSpace` if the target is full, `FileTooLarge` if the write ends beyond the longest chunk
-    ///   file. No data has changed, but holes within the range may have been filled.
+    ///   file. The failed write has changed no data, but may have filled holes within the range.
     /// - `Corrupt` if a granule that the write overwrites only in part is damaged.
     /// - `DeviceFailed` if a write to the device has failed.
     pub async fn write(&self, to: Destination<'_>, data: &Buf, checksums: &[u32]) -> Result<()> {
@@ -223,7 +223,7 @@ impl ChunkStore {
         Error::new(ErrorCode::Corrupt, what)
     }
 
-    /// Opens a chunk file for writing. A missing chunk file is created unless `must_exist` is set.
+    /// Opens a chunk file for writing. Creates a missing chunk file unless `must_exist` is set.
     ///
     /// # Errors
     /// - `Corrupt` if a chunk file that must exist is lost.

@@ -11,7 +11,7 @@ use toml::Value;
 pub struct Series {
     /// Name of the series. The name is unique in its document.
     pub name: String,
-    /// Name of the plan whose studies are compared with the series.
+    /// Name of the plan whose studies the report compares with the series.
     pub plan: String,
     /// The publication.
     pub source: String,

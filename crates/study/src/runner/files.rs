@@ -224,7 +224,7 @@ mod tests {
         check(&[&[2, 3, 4, 5]], 1, 3);
         check(&[&[1, 2]], 0, 2);
         check(&[&[6, 1]], 1, 1);
-        // A target that several files use is counted once.
+        // A target that several files use counts once.
         check(&[&[1, 5], &[5, 2], &[1]], 1, 2);
         assert_eq!(allocation(&[of(&[6, 1])], &all).targets, [6, 1], "as in the stripe");
     }

@@ -24,7 +24,7 @@ pub struct Place {
     pub name: String,
     /// The client hosts.
     pub hosts: Vec<Host>,
-    /// Hosts that run no processes, but whose caches are also dropped.
+    /// Hosts that run no processes, but whose caches the study also drops.
     pub server_hosts: Vec<Host>,
     /// The directory for the files of the study, as a path on each client host. In the path,
     /// `{host}` stands for the name of the host.
@@ -216,8 +216,8 @@ impl Bench for Site {
     }
 }
 
-/// Returns the descriptions of the hosts of all applications. A host that several applications use,
-/// such as a server, is described once.
+/// Returns the descriptions of the hosts of all applications. The description contains a host that
+/// several applications use, such as a server, only once.
 fn hosts_of(done: &[Done]) -> Vec<&HostRecord> {
     let mut hosts: Vec<&HostRecord> = Vec::new();
     for host in done.iter().flat_map(|it| &it.hosts) {

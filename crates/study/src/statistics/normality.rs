@@ -8,8 +8,8 @@ use statrs::distribution::{ContinuousCDF, Normal};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
-/// Number of random samples from which the distribution of the distance is approximated. With this
-/// number, the probability is accurate to one percentage point.
+/// Number of random samples that approximate the distribution of the distance. With this number,
+/// the probability is accurate to one percentage point.
 const DRAWS: usize = 4_000;
 /// Maximum size of a random sample. For larger sizes, the distribution of the distance, multiplied
 /// by the square root of the size, does not change any more.

@@ -158,9 +158,9 @@ record! {
     pub struct SetPattern {
         /// The file or directory.
         pub inode: InodeId,
-        /// The new pattern. For a directory, the cluster's settings fill the unset fields when a
-        /// file is created. For a file, unset fields keep their values. `None` removes the default
-        /// pattern of a directory.
+        /// The new pattern. For a directory, the cluster's settings fill the unset fields at the
+        /// creation of a file. For a file, unset fields keep their values. `None` removes the
+        /// default pattern of a directory.
         pub pattern: Option<PatternRequest>,
         /// User id of the caller. Only root and the owner may set a pattern, and the owner only
         /// within the cluster's limits for users.

@@ -50,8 +50,8 @@ impl Fleet {
             let dead = if number == first { dead.clone() } else { Vec::new() };
             link.send(&Order::Clean { dead });
         }
-        // An error of the clean-up is ignored, because it would hide the reason why the run has
-        // failed.
+        // This function ignores an error of the clean-up, because that error would hide the reason
+        // for the failure of the run.
         let _ = self.wait("cleaning up", END_PATIENCE, |fleet, _, answer| {
             match answer {
                 Answer::Worker { rank, message: WorkerMessage::Cleaned } => {

@@ -66,7 +66,8 @@ impl ResultFile {
     ///
     /// # Errors
     /// - `Exists` if the file exists, because the benchmark overwrites nothing.
-    /// - `NoSpace` if the results do not fit on the disk. After this error, the file is removed.
+    /// - `NoSpace` if the results do not fit on the disk. After this error, the command removes the
+    ///   file.
     pub(super) fn create(path: &Path, of: &str, plan: &impl Serialize, size: Size) -> Result<Self> {
         let file = match File::options().append(true).create_new(true).open(path) {
             Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
@@ -98,7 +99,7 @@ impl ResultFile {
         Ok(made)
     }
 
-    /// Appends a result to the file. After the first error, no further result is written.
+    /// Appends a result to the file. After the first error, this type writes no further result.
     pub(super) fn keep(&mut self, result: &impl Serialize) {
         if self.failure.is_none() {
             match self.append(result) {

@@ -32,7 +32,8 @@ pub(crate) struct StorageArgs {
     options: StorageOptions,
 }
 
-/// How storage targets are measured. `storage` and `slow-targets` share these options.
+/// The way in which the benchmark measures storage targets. `storage` and `slow-targets` share
+/// these options.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub(super) struct StorageOptions {
     /// Only these targets: ids separated by commas [default: all]

@@ -154,7 +154,7 @@ struct PlannedPhases {
 
 impl PlannedPhases {
     /// Counts a phase that begins, and returns its number with the time left: ` (3 of 12, 1.5min
-    /// left)`. The time left is computed from the average duration of the earlier phases.
+    /// left)`. The remaining time follows from the average duration of the earlier phases.
     fn begin(&mut self, now: Duration) -> String {
         if self.begun == 0 {
             self.first = now;

@@ -21,7 +21,7 @@ const MOST_REASON: usize = 500;
 /// Time limit of a process with the rights of a user. A batch system waits for such a process.
 const MOST_SECONDS: u32 = 24 * 3600;
 
-/// How processes are started on the hosts.
+/// The way in which the coordinator starts processes on the hosts.
 #[derive(Debug)]
 pub(in crate::cmd) enum Transport {
     /// Processes are started by ssh on the hosts of a deployment.
@@ -31,12 +31,12 @@ pub(in crate::cmd) enum Transport {
         /// Whether the processes run as root instead of as the user who logs in by ssh.
         as_root: bool,
     },
-    /// Processes are started as steps of the Slurm job to which this process belongs.
+    /// The coordinator starts processes as steps of the Slurm job to which this process belongs.
     Slurm {
         /// The nodes of the job.
         nodes: Vec<String>,
     },
-    /// Processes are started on this host, with the rights of a user.
+    /// The coordinator starts processes on this host, with the rights of a user.
     User {
         /// Name of this host.
         host: String,

@@ -2,8 +2,8 @@
 //!
 //! The bundle contains the output of read-only commands, the metrics of all services, and the logs,
 //! settings and kernel facts of this host. The bundle can contain an archive of each other host
-//! ([`super::hosts`]). Secrets are removed ([`super::redaction`]). In the place of a part that
-//! cannot be read, the bundle contains the reason.
+//! ([`super::hosts`]). [`super::redaction`] removes the secrets. In the place of a part that cannot
+//! be read, the bundle contains the reason.
 
 use super::archive::Archive;
 use super::hosts::{HostResult, OtherHosts, hide};
@@ -348,7 +348,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Adds a text after its secrets are removed.
+    /// Removes the secrets from a text, and then adds the text.
     fn add(&mut self, name: &str, text: &str) -> Result<()> {
         let text = redacted(text, &self.secret);
         self.archive.add(&format!("{}/{name}", self.folder), text.as_bytes())

@@ -1,7 +1,7 @@
 //! The archives of other hosts in a bundle: each host writes an archive with its logs, settings and
 //! kernel facts to the standard output of an ssh session.
 //!
-//! The size and the time of each archive are bounded. If a host does not answer, only its own
+//! Limits bound the size and the time of each archive. If a host does not answer, only its own
 //! archive is missing in the bundle.
 
 use serde::Serialize;

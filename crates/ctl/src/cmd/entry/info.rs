@@ -308,7 +308,7 @@ fn describe_pattern(
     let domain_of = |node: NodeId| map.node(node).and_then(view::domain).ok_or(node);
     let mut components = Vec::new();
     for (number, component) in pattern.components.iter().enumerate() {
-        // After inline bytes were moved to storage, the inline component contains no bytes.
+        // After a move of the inline bytes to storage, the inline component contains no bytes.
         if component.is_inline() && pattern.has_moved_inline() {
             continue;
         }

@@ -14,7 +14,7 @@ const FOREVER: &str = "forever";
 /// How long a mount retries while management is unreachable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Retry {
-    /// Retry for this time. At least one attempt is made, even if the time is zero.
+    /// Retry for this time. The mount makes at least one attempt, even if the time is zero.
     For(Duration),
     Forever,
 }

@@ -46,7 +46,7 @@ struct Explanation {
     prediction: Prediction,
     /// The calibrated parameters of the model.
     parameters: Parameters,
-    /// Number of measured rates from which the parameters were determined.
+    /// Number of measured rates that determine the parameters.
     measured_points: usize,
     cost: Cost,
 }

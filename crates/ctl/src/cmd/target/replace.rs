@@ -4,8 +4,8 @@
 //! new target has all data, and removes the former target from the group. The command decides each
 //! step from the cluster map alone, so a repeated command continues an interrupted command.
 //!
-//! Storage targets are not mirrored, and no command moves their bytes yet. For a storage target,
-//! the command fails with the steps that remain for the administrator.
+//! Skep does not mirror storage targets, and no command moves their bytes yet. For a storage
+//! target, the command fails with the steps that remain for the administrator.
 
 use super::remove::uses_text;
 use crate::access::{Access, ClusterArgs, block_on};

@@ -1,10 +1,10 @@
 //! The names of the inodes whose operations `skep trace` shows: the path in the arguments and, for
 //! a directory, its entries.
 //!
-//! The records of operations that look up or create an entry contain its name and its inode, so all
-//! operations on a new file are shown. For other entries, the command lists the directory again
-//! when a record of an operation on an unknown inode arrives. The command lists the directory at
-//! most once per [`LIST_EVERY`], because listing a large directory costs many requests.
+//! The records of operations that look up or create an entry contain its name and its inode, so the
+//! command shows all operations on a new file. For other entries, the command lists the directory
+//! again when a record of an operation on an unknown inode arrives. The command lists the directory
+//! at most once per [`LIST_EVERY`], because listing a large directory costs many requests.
 
 use super::Inode;
 use skep_fuse::EntryNames;
@@ -14,12 +14,12 @@ use std::os::unix::fs::{DirEntryExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Maximum number of watched entries. Operations on further entries are not shown.
+/// Maximum number of watched entries. The command does not show operations on further entries.
 const MAX_ENTRIES: usize = 100_000;
 /// Minimum time between two listings of the directory.
 const LIST_EVERY: Duration = Duration::from_secs(1);
 
-/// The inodes whose operations are shown, with their names.
+/// The inodes whose operations the command shows, with their names.
 #[derive(Debug)]
 pub(crate) struct WatchedNames {
     path: PathBuf,

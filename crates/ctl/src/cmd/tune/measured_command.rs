@@ -1,7 +1,7 @@
 //! Runs the command that `skep tune measure` measures, and ends this command at a signal.
 //!
-//! Ctrl-C must not end `skep` while settings are changed. So `skep` passes SIGINT, SIGTERM and
-//! SIGHUP on to the command, restores the settings, and then ends by itself.
+//! Ctrl-C must not end `skep` while settings have changed values. So `skep` passes SIGINT, SIGTERM
+//! and SIGHUP on to the command, restores the settings, and then ends by itself.
 
 use skep_env::Signals;
 use skep_types::{Error, ErrorCode, Result};

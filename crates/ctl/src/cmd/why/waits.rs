@@ -173,7 +173,7 @@ pub(super) fn of_mount(
     };
     let mut findings: Vec<_> =
         here.into_iter().take(MAX_WAITS).map(|it| of_request(it, &cause)).collect();
-    // Groups that do not reply are reported only to explain a waiting request.
+    // The report names groups that do not reply only as the explanation of a waiting request.
     if found.groups.len() > 1 && findings.iter().any(|it| it.rule == "requests-wait") {
         findings.extend(found.groups.iter().map(|wait| of_group(map, wait)));
     }
