@@ -75,7 +75,7 @@ fn store_in(directory: &Path, process: u32, text: &str) -> std::io::Result<()> {
     fs::create_dir_all(directory)?;
     let path = path_in(directory, process);
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
-    file.write_all(text[start..].as_bytes())
+    file.write_all(&text.as_bytes()[start..])
 }
 
 fn take_in(directory: &Path, process: u32) -> std::io::Result<Vec<u8>> {
