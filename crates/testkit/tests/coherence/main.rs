@@ -54,7 +54,7 @@ const CASES: &[Case<Mounts>] = skep_testkit::cases![coherence:
     changes_are_visible_immediately_without_caching,
     name_that_is_replaced_is_never_missing,
     names_that_are_exchanged_are_never_missing,
-    directories_moved_into_each_other_form_no_loop,
+    directories_moved_into_each_other_stay_a_tree,
     inode_numbers_are_never_reused,
     each_page_has_the_bytes_of_one_writer,
     reported_sizes_are_visible_on_other_mounts,

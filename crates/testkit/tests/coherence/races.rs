@@ -14,8 +14,8 @@ use std::path::Path;
 use std::sync::Barrier;
 
 pub(crate) const CASES: &[Case<Mounts>] = skep_testkit::cases![races:
-    exactly_one_of_many_creators_of_a_name_succeeds, two_concurrent_exchanges_create_no_loop,
-    three_concurrent_exchanges_create_no_loop,
+    exactly_one_of_many_creators_of_a_name_succeeds, two_concurrent_exchanges_keep_a_tree,
+    three_concurrent_exchanges_keep_a_tree,
 ];
 
 /// A call of contender `number` that tries to create the name `new` in `place`. A call that needs
