@@ -187,8 +187,7 @@ pub fn analyse(contents: &Contents, includes_invalid: bool) -> Report {
     let mut runs: Vec<(String, String, Vec<&RunRecord>)> = Vec::new();
     let mut calibrated = None;
     let mut trials: Vec<&RunRecord> = Vec::new();
-    // The study may have repeated an invalid run. For a repeated run, the report uses only the last
-    // record.
+    // Use only the last record of a run, because the study may have repeated an invalid run.
     let mut is_valid: BTreeMap<u32, bool> = BTreeMap::new();
     let mut last: BTreeMap<u32, &RunRecord> = BTreeMap::new();
     for record in &contents.records {

@@ -43,11 +43,9 @@ byte_enum! {
     pub enum Reachability {
         /// The last heartbeat is less than one lease old.
         Online = 1,
-        /// Management has received no heartbeat for at least one lease, or no heartbeat since its
-        /// start.
+        /// Management has received no heartbeat for at least one lease, or since its start.
         ProbablyOffline = 2,
-        /// Management has received no heartbeat for at least three leases, or the server has shut
-        /// down cleanly.
+        /// The server has sent no heartbeat for at least three leases, or has shut down cleanly.
         Offline = 3,
     }
 }
@@ -102,8 +100,7 @@ record! {
         pub total_bytes: u64,
         /// Free space that Skep may use, in bytes.
         pub free_bytes: u64,
-        /// Number of inodes that the file system can have. Zero means that the file system has no
-        /// such limit.
+        /// Limit of the number of inodes. Zero means that the file system has no such limit.
         pub total_inodes: u64,
         /// Number of free inodes.
         pub free_inodes: u64,
@@ -118,8 +115,7 @@ byte_enum! {
     pub enum Condition {
         /// The target serves reads and writes.
         Serving = 1,
-        /// The target serves reads, but refuses writes, because its device has failed or is
-        /// read-only.
+        /// The target serves reads and refuses writes. Its device has failed or is read-only.
         ReadOnly = 2,
         /// The target does not answer its own node, perhaps because its device hangs.
         Hung = 3,
@@ -307,8 +303,7 @@ record! {
         pub lease_ms: u32,
         /// Interval between heartbeats of a node, in milliseconds.
         pub heartbeat_ms: u32,
-        /// Chunk size of new files, in bytes, if neither the request nor the directory sets a chunk
-        /// size.
+        /// Chunk size of new files in bytes, if neither request nor directory sets a chunk size.
         pub default_chunk_bytes: u64,
         /// Stripe width of new files, from offset `stripe_from` on, if neither the request nor the
         /// directory sets a stripe width.
