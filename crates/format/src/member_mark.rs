@@ -152,8 +152,8 @@ record! {
 }
 
 record! {
-    /// A member mark of the version before the recorded state of the group. The fields are those of
-    /// [`MemberMark`].
+    /// A member mark of the version before the recorded state of the group. The fields have the
+    /// same meaning as in [`MemberMark`].
     pub struct MarkWithoutRecord {
         /// Identifies the page cache that has the confirmed records.
         pub host: HostMark,

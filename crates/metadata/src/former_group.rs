@@ -21,8 +21,8 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// Minimum time between two reports.
 const REPORT_INTERVAL: Duration = Duration::from_secs(2);
 
-/// Returns the health text of a target whose logs management compares with those of the members in
-/// `record`, because management was restored from a backup.
+/// Returns the health text of a target whose log management compares with the logs of the members
+/// in `record`, because management was restored from a backup.
 pub(crate) fn compared_text(group: GroupId, record: &GroupRecord) -> String {
     let text = KnownReason::ComparedAfterRestore.text();
     if record.members.is_empty() {

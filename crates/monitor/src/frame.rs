@@ -149,7 +149,7 @@ impl Load {
     }
 
     /// Returns the counts of a part of the time of this load. The time has `whole` equal units, and
-    /// `units` are those of the part. The parts of a time add up to the whole load. The queues are
+    /// the part has the units `units`. The parts of a time add up to the whole load. The queues are
     /// no counts, so each part has them unchanged.
     pub fn part(&self, units: Range<u64>, whole: u64) -> Self {
         let until = |count: u64, unit: u64| {

@@ -175,8 +175,8 @@ fn has_replied(frame: &Frame, node: &Node) -> bool {
 /// A metric of a machine under the name that `gmond` uses: name, value, unit and group.
 type Metric = (&'static str, f64, &'static str, &'static str);
 
-/// Returns the metrics of the machine on which the service `node` runs. Leaves out those that are
-/// unknown.
+/// Returns the metrics of the machine on which the service `node` runs. Leaves out unknown
+/// metrics.
 fn machine_metrics(frame: &Frame, replies: &Round, node: u32) -> Vec<Metric> {
     let reply = replies.iter().find(|reply| reply.node == node);
     let newest = |metric: &str| {

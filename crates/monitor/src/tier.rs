@@ -10,8 +10,8 @@
 //! The names of the files are in the order in which the tier has created them. After the clock was
 //! set back, the newest file is named after a time in the future. The tier then begins further
 //! files, whose names follow that of the newest file. So the name of such a file is no time of its
-//! frames. The tier therefore knows the times of the frames of each file, by which readers find
-//! frames and old files are removed.
+//! frames. So the tier has the times of the frames of each file in memory. Readers use these times
+//! to find frames, and the tier uses them to remove old files.
 
 use crate::codec;
 use crate::frame::{Dimension, Frame};

@@ -14,7 +14,7 @@
 //! # Hazard: an open while the kernel drops pages
 //! The kernel drops outdated pages of a file when it handles the reply to the open, or when the
 //! mount notifies it after a lock. Until then, another program can open or lock the file, and this
-//! mount must not tell the kernel to keep the pages. So the mount records the new version of the
+//! mount must not permit the kernel to keep the pages. So the mount records the new version of the
 //! pages only after the kernel has dropped them ([`CachedVersions::pages_dropped`]). For an open,
 //! the first read, write or close through the new handle shows this. A directory has no handle at
 //! the mount, so the mount records the version of its listing at once. If two programs open the

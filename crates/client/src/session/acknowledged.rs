@@ -464,8 +464,7 @@ impl AcknowledgedChanges {
     }
 
     /// Records that the truncation by the change of [`Self::next_lost`] stays lost. The caller
-    /// reports it. After a next power loss, the change is replayed like an open without a
-    /// truncation.
+    /// reports it. After a next power loss, the change is replayed without a truncation.
     pub(crate) fn truncation_lost(&self, group: GroupId, session: SessionId) {
         self.of(group, session, |kept| {
             let change = kept.lost.front_mut().and_then(|it| it.kept.as_mut());
@@ -490,8 +489,7 @@ impl AcknowledgedChanges {
         self.of(group, session, |kept| kept.start != reply.start && kept.take_lost(reply))
     }
 
-    /// Ends the replay of a session, so that the mount sends changes again. The caller has reported
-    /// the changes that stay lost.
+    /// Ends the replay of a session. The caller has reported the changes that stay lost.
     pub(crate) fn replay_ended(&self, group: GroupId, session: SessionId) {
         self.of(group, session, |kept| kept.is_replaying = false);
         self.ended.notify();

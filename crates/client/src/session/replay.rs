@@ -38,7 +38,7 @@ struct Replayed {
     /// The inodes of the changes that this replay has skipped. Changes that the target has refused
     /// in this replay do not count.
     changed_otherwise: HashSet<InodeId>,
-    /// The files of which an inline write, or a report of a size, is not replayed.
+    /// The files of which this replay skips an inline write or a report of a size.
     lacking_bytes: HashSet<InodeId>,
     /// Whether one of the changes that were not replayed is a change of names.
     lacks_names: bool,

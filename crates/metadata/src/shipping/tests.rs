@@ -5,6 +5,7 @@ mod copies;
 mod copy_network;
 mod divergence;
 mod former_primaries;
+mod hanging_disks;
 mod late_take_overs;
 mod leases;
 mod members;

@@ -88,6 +88,8 @@ const PAUSES: &[(&str, &str)] = &[
     ("crates/monitor/src/notify.rs", "retry: notifications that a webhook does not accept"),
     ("crates/rpc/src/client.rs",
       "delay: until the rest of a reply has arrived whose call was dropped"),
+    ("crates/rpc/src/membership/lost_targets.rs",
+     "retry: reports of lost targets to a management that was restored from a backup"),
     ("crates/rpc/src/membership/client.rs", "retry: registration and heartbeats of a client"),
     ("crates/rpc/src/membership/management.rs", "retry: requests to management and to its leader"),
     ("crates/rpc/src/membership/map.rs", "retry: polling the cluster map"),

@@ -340,7 +340,7 @@ fn posix_lock_waits_are_listed_in_pages() {
 }
 
 #[test]
-fn only_files_whose_waits_have_expired_are_examined() {
+fn only_files_with_expired_waits_are_examined() {
     let mut locks = FileLocks::default();
     assert!(lock(&mut locks, 1, LockMode::Exclusive, 0..10));
     let elsewhere = request(OTHER_FILE, 1, Some(LockMode::Exclusive), 0..10);

@@ -1,0 +1,176 @@
+//! Tests of members with hanging disks: their removal, their return, and the hand-over by a primary
+//! with a hanging disk.
+
+use super::members::Primary;
+use super::*;
+use crate::limits::{HANG_DAMPING, LEASE_RENEWAL, LONGEST_DAMPING, SILENCE_DAMPING, SYNC_PATIENCE};
+use crate::shipping::standing::{LinkRole, Standing};
+use skep_types::Error;
+use skep_types::group_change::MemberChange;
+
+/// Before this rule, all durable replies of the group waited until the disk continued, since the
+/// member still confirmed records.
+#[test]
+fn member_whose_disk_hangs_is_dropped() {
+    let mut primary = Primary::begin(5);
+    primary.shipper.set_members(&[BACKUP], &[]);
+    let began = primary.now;
+    let mut dropped_at = None;
+    while dropped_at.is_none() && primary.now < began + 2 * SYNC_PATIENCE {
+        let requests = primary.requests();
+        primary.reply_with(&requests, (5, 4), false);
+        dropped_at = (primary.changes() == [MemberChange::Drop]).then_some(primary.now);
+        primary.now += Duration::from_millis(100);
+    }
+    let hung = dropped_at.expect("the member is dropped") - began;
+    assert!(hung >= SYNC_PATIENCE && hung <= SYNC_PATIENCE + LEASE_RENEWAL, "{hung:?}");
+    assert_eq!(primary.shipper.hanging_disks().collect::<Vec<_>>(), [BACKUP]);
+    assert!(primary.shipper.waits_for_hanging_disk());
+}
+
+/// All members may have the same slow disk, or the primary may have written less than the others.
+#[test]
+fn disk_of_a_member_hangs_only_compared_with_the_primary() {
+    let mut primary = Primary::begin(5);
+    primary.synced = 4;
+    primary.shipper.set_members(&[BACKUP], &[]);
+    let began = primary.now;
+    while primary.now < began + 2 * SYNC_PATIENCE {
+        let requests = primary.requests();
+        primary.reply_with(&requests, (5, 4), false);
+        primary.now += Duration::from_millis(100);
+    }
+    assert!(!primary.shipper.waits_for_hanging_disk(), "the primary has not synced record 5");
+}
+
+#[test]
+fn returning_member_whose_disk_hangs_is_not_counted() {
+    let mut primary = Primary::begin(5);
+    primary.shipper.set_members(&[], &[BACKUP]);
+    let requests = primary.requests();
+    primary.reply_with(&requests, (5, 4), false);
+    assert_eq!(primary.shipper.begin_to_count().len(), 1);
+    let began = primary.now;
+    while !primary.shipper.end_counting(LEASE, primary.now) {
+        assert!(primary.now < began + 2 * SYNC_PATIENCE, "the member is no longer counted");
+        primary.now += Duration::from_millis(100);
+        let requests = primary.requests();
+        primary.reply_with(&requests, (5, 4), false);
+    }
+    assert_eq!(primary.shipper.begin_to_count().len(), 0);
+    let goes_on = primary.now;
+    while primary.shipper.begin_to_count().is_empty() {
+        assert!(primary.now < goes_on + 2 * HANG_DAMPING, "the disk of the member goes on");
+        primary.now += Duration::from_millis(100);
+        let requests = primary.requests();
+        primary.reply(&requests, 5, false);
+    }
+    assert!(primary.now >= goes_on + HANG_DAMPING);
+}
+
+/// Such a member has asked to take over, and management may still carry out the request.
+#[test]
+fn hanging_disk_is_found_if_a_member_confirms_synced_records() {
+    let mut primary = Primary::begin(5);
+    primary.shipper.set_members(&[BACKUP], &[]);
+    let requests = primary.requests();
+    primary.reply(&requests, 5, false);
+    primary.shipper.append(Epoch::new(4), Lsn::new(6), Lsn::new(5), &record(6, 4).payload);
+    (primary.last, primary.synced) = (6, 6);
+    let began = primary.now;
+    while primary.changes() != [MemberChange::Drop] {
+        assert!(primary.now < began + 2 * SYNC_PATIENCE, "the member is dropped");
+        primary.now += Duration::from_millis(100);
+        let requests = primary.requests();
+        primary.reply_with(&requests, (5, 5), false);
+    }
+    assert!(primary.shipper.waits_for_hanging_disk());
+}
+
+#[test]
+fn member_that_reports_a_hanging_disk_is_dropped_immediately() {
+    let mut primary = Primary::begin(3);
+    primary.shipper.set_members(&[BACKUP], &[]);
+    let requests = primary.requests();
+    let hangs = Err(Error::new(ErrorCode::DeviceFailed, "its disk completes no sync"));
+    primary.shipper.on_reply(BACKUP, requests[0].number, &hangs, primary.now);
+    assert_eq!(primary.changes(), [MemberChange::Drop]);
+    assert_eq!(primary.shipper.hanging_disks().collect::<Vec<_>>(), [BACKUP]);
+    primary.shipper.begin_epoch(Epoch::new(4));
+    primary.shipper.set_members(&[], &[BACKUP]);
+    let dropped = primary.now;
+    while primary.shipper.begin_to_count().is_empty() {
+        assert!(primary.now < dropped + 2 * HANG_DAMPING, "the member returns");
+        primary.now += Duration::from_millis(100);
+        let requests = primary.requests();
+        primary.reply(&requests, 3, false);
+    }
+    assert!(primary.now >= dropped + HANG_DAMPING);
+}
+
+/// Each failure of a counted member delays all replies of the group.
+#[test]
+fn flapping_member_must_be_steady_before_it_is_counted() {
+    let mut primary = Primary::begin(5);
+    primary.shipper.set_members(&[], &[BACKUP]);
+    let mut waits = Vec::new();
+    for _ in 0..3 {
+        let answers = primary.now;
+        loop {
+            let requests = primary.requests();
+            primary.reply(&requests, 4, false);
+            if !primary.shipper.begin_to_count().is_empty() {
+                break;
+            }
+            assert!(primary.now < answers + LONGEST_DAMPING, "the member is counted again");
+            primary.now += Duration::from_millis(100);
+        }
+        waits.push(primary.now - answers);
+        while !primary.shipper.end_counting(LEASE, primary.now) {
+            primary.now += Duration::from_millis(100);
+            primary.requests();
+        }
+    }
+    assert!(waits[1] < SILENCE_DAMPING, "one failure may be an accident: {waits:?}");
+    assert!(waits[2] >= SILENCE_DAMPING, "{waits:?}");
+}
+
+#[test]
+fn hanging_disk_is_remembered_in_the_next_epoch() {
+    let (asked, lsn) = (Duration::from_secs(100), Lsn::new);
+    let mut standing = Standing::new(LinkRole::Serving);
+    standing.compare_syncs(lsn(4), lsn(5), asked);
+    standing.acknowledge(Some(asked + SYNC_PATIENCE / 2), LEASE);
+    assert!(!standing.has_hanging_disk() && !standing.of_next_epoch().has_hanging_disk());
+    standing.acknowledge(Some(asked + SYNC_PATIENCE), LEASE);
+    assert!(standing.has_hanging_disk());
+    let mut next = standing.of_next_epoch();
+    assert!(!next.has_hanging_disk(), "the member may be stopped now");
+    next.acknowledge(Some(asked + 2 * SYNC_PATIENCE), LEASE);
+    assert!(next.has_hanging_disk());
+    next.compare_syncs(lsn(5), lsn(5), asked + 2 * SYNC_PATIENCE);
+    assert!(!next.has_hanging_disk());
+}
+
+#[test]
+fn successor_has_synced_the_record_that_the_primary_cannot_sync() {
+    let mut primary = Primary::begin(5);
+    primary.shipper.set_members(&[BACKUP], &[]);
+    let hanging = (Lsn::new(5), primary.now);
+    for (round, is_found) in [(1, false), (2, true)] {
+        let requests = primary.requests();
+        primary.confirm_as(&requests, 7, 5);
+        let found = primary.shipper.successor(hanging, primary.now, |_| true);
+        assert_eq!(found.is_some(), is_found, "the request of round {round} names the process");
+        primary.now += LEASE_RENEWAL;
+    }
+    let later = (Lsn::new(6), hanging.1);
+    primary.now += Duration::from_secs(1);
+    assert_eq!(primary.shipper.successor(later, primary.now, |_| true), None, "it lacks record 6");
+    assert_eq!(primary.shipper.successor(hanging, primary.now, |_| true), Some(BACKUP));
+    assert_eq!(
+        primary.shipper.successor(hanging, primary.now, |_| true),
+        None,
+        "the next request is later"
+    );
+}
