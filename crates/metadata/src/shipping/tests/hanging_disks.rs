@@ -11,7 +11,7 @@ use skep_types::group_change::MemberChange;
 /// Before this rule, all durable replies of the group waited until the disk continued, since the
 /// member still confirmed records.
 #[test]
-fn member_whose_disk_hangs_is_dropped() {
+fn member_with_a_hanging_disk_is_dropped() {
     let mut primary = Primary::begin(5);
     primary.shipper.set_members(&[BACKUP], &[]);
     let began = primary.now;
@@ -44,7 +44,7 @@ fn disk_of_a_member_hangs_only_compared_with_the_primary() {
 }
 
 #[test]
-fn returning_member_whose_disk_hangs_is_not_counted() {
+fn returning_member_with_a_hanging_disk_is_not_counted() {
     let mut primary = Primary::begin(5);
     primary.shipper.set_members(&[], &[BACKUP]);
     let requests = primary.requests();
