@@ -436,10 +436,14 @@ impl Parts<'_> {
                 if self.is_in_doubt(&newest) {
                     return Err(term::ended(membership.group));
                 }
-                if newest.has_others(self.target, false) {
-                    self.mark.begin(membership.group)?;
+                // The disk of a former primary may hang. A write to the mark would then delay the
+                // release of its lease. The next role writes the mark.
+                if newest.is_primary(self.target) {
+                    if newest.has_others(self.target, false) {
+                        self.mark.begin(membership.group)?;
+                    }
+                    self.record_group(&newest.map)?;
                 }
-                self.record_group(&newest.map)?;
             }
             let now = skep_env::now();
             shell.meter.borrow_mut().begin_batch(&events, now);
