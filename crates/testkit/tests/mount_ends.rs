@@ -19,9 +19,15 @@ const UMOUNT_PATIENCE: Duration = Duration::from_secs(10);
 /// Time limit for `umount` if servers accept requests but never reply. This limit is longer than
 /// `umount`'s limit without servers, because each request must time out.
 const SILENT_PATIENCE: Duration = Duration::from_secs(20);
-/// Roles, in the order in which a test kills their processes. The test kills the supervisor first,
-/// because the supervisor would restart the other processes.
-const SERVICES: [&str; 4] = ["up", "management", "metadata", "storage"];
+/// Kills all services of the cluster. The supervisor is suspended before, so that it restarts no
+/// service. If it were killed, the kernel would send SIGTERM to the services, and they would first
+/// make all changes durable.
+fn kill_services(cluster: &Cluster) {
+    cluster.processes("up").iter().for_each(|supervisor| supervisor.signal(Signal::STOP));
+    for role in ["management", "metadata", "storage"] {
+        cluster.processes(role).iter().for_each(Process::kill);
+    }
+}
 
 fn small() -> Cluster {
     Cluster::start(Shape { targets_per_service: 1, ..Shape::small() })
@@ -80,9 +86,7 @@ fn umount_ends_mounts_while_the_cluster_is_stopped() {
         let processes = ways.each_ref().map(|path| detach(&cluster, transport, path));
         files::write(ways[1].join("file"), "text");
         files::write(ways[1].join("large"), vec![b'.'; 65_536]);
-        for role in SERVICES {
-            cluster.processes(role).iter().for_each(Process::kill);
-        }
+        kill_services(&cluster);
         finish(Command::new("umount").arg(&ways[0]), UMOUNT_PATIENCE).expect_success();
         // `skep umount` also waits until the mount process has exited. The mount process tries to
         // reach the servers before it exits.
@@ -112,9 +116,7 @@ fn umount_reports_lost_changes_of_a_mount_without_a_log_file() {
     let mut mount = mount.spawn().expect("the program starts");
     wait_for("the cluster is mounted", PATIENCE, || is_mounted(&path).then_some(()));
     files::write(path.join("file"), "text");
-    for role in SERVICES {
-        cluster.processes(role).iter().for_each(Process::kill);
-    }
+    kill_services(&cluster);
     let umount = finish(Command::new(cluster::program()).arg("umount").arg(&path), PATIENCE);
     let printed = umount.expect_failure();
     assert!(printed.contains("may not be durable"), "the new file: {printed}");
@@ -202,9 +204,7 @@ fn umount_succeeds_after_a_kill_of_a_program_in_a_lock_wait() {
         };
         wait_for("the program waits for the lock", PATIENCE, waits);
         drop(waiter);
-        for role in SERVICES {
-            cluster.processes(role).iter().for_each(Process::kill);
-        }
+        kill_services(&cluster);
         finish(Command::new("umount").arg(&path), PATIENCE).expect_success();
         ends(&process, &path);
         drop(holder);
@@ -341,7 +341,10 @@ fn mounts_end_while_the_services_are_suspended() {
         let processes = ways.each_ref().map(|path| detach(&cluster, transport, path));
         let [fresh, used, _, busy] = &ways;
         files::write(used.join("own"), "text");
-        let services = SERVICES.iter().flat_map(|role| cluster.processes(role)).collect();
+        let services = ["up", "management", "metadata", "storage"]
+            .iter()
+            .flat_map(|role| cluster.processes(role))
+            .collect();
         let stopped = Suspended::of(services);
         let run = |command: &mut Command| finish(command, SILENT_PATIENCE).expect_success();
         // `df` opens the directory. At the second `df`, the kernel uses cached attributes, and for
