@@ -299,7 +299,9 @@ fn member_that_missed_many_entries_receives_a_snapshot() {
         group.kill(3).await;
         group.start(3).await;
         group.all_have(&vec![b'a'; expected]).await;
-        group.member(1).remove_member(3).await.unwrap();
+        // On a busy host, the other voter may lead now.
+        let leader = group.leader(|id| id != 3).await;
+        group.member(leader).remove_member(3).await.unwrap();
         until("the voters are known", || group.member(2).voters() == [1, 2]).await;
     });
 }
