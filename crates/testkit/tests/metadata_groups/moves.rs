@@ -26,12 +26,15 @@ const LONG_PROMISES: Duration = Duration::from_secs(10);
 /// Time after which all services have received and stored a new cluster map.
 const SPREAD: Duration = Duration::from_secs(2);
 
-/// Returns the bound of the promises of a member: the last field of its file `member-mark`, before
-/// the checksum.
+/// Number of bytes after the bound of the promises in the file `member-mark`: the LSN and the epoch
+/// at the end of the last copy, and the checksum.
+const AFTER_BOUND: usize = 8 + 8 + 4;
+
+/// Returns the bound of the promises of a member, from its file `member-mark`.
 fn promise_bound(pair: &Pair, name: &str) -> Duration {
     let path = pair.scratch.join(&format!("{name}-target")).join("member-mark");
     let bytes = std::fs::read(path).expect("a member has a mark");
-    let fields = &bytes[..bytes.len() - 4];
+    let fields = &bytes[..bytes.len() - AFTER_BOUND];
     let bound = fields.last_chunk::<4>().expect("a bound");
     Duration::from_millis(u32::from_le_bytes(*bound).into())
 }
