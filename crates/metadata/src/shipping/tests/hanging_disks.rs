@@ -128,7 +128,8 @@ fn flapping_member_must_be_steady_before_it_is_counted() {
         waits.push(primary.now - answers);
         while !primary.shipper.end_counting(LEASE, primary.now) {
             primary.now += Duration::from_millis(100);
-            primary.requests();
+            let requests = primary.requests();
+            primary.fail(&requests);
         }
     }
     assert!(waits[1] < SILENCE_DAMPING, "one failure may be an accident: {waits:?}");

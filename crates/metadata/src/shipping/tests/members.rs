@@ -71,6 +71,14 @@ impl Primary {
         }
     }
 
+    /// Lets all requests fail, as if the host of the member had no network.
+    pub(super) fn fail(&mut self, requests: &[MemberRequest]) {
+        let failed = Err(Error::new(ErrorCode::Disconnected, "the member does not answer"));
+        for request in requests {
+            self.shipper.on_reply(BACKUP, request.number, &failed, self.now);
+        }
+    }
+
     pub(super) fn holds_lease(&self) -> bool {
         self.shipper.holds_lease(LEASE, self.now)
     }
