@@ -168,6 +168,12 @@ fn plan(mut programs: Vec<Program>) -> Outcome<Plan> {
     Ok(Plan { waiting, of_the_host, others })
 }
 
+/// A shell script that sets up the network of a new namespace and then executes its arguments. The
+/// namespace has a loopback interface, and an interface with an address of its own, as a host has.
+/// The address is from a range for documentation (RFC 5737).
+const NETWORK: &str = "set -e; ip link set lo up; ip link add lan type veth peer name lan-peer; \
+    ip address add 192.0.2.1/24 dev lan; ip link set lan up; ip link set lan-peer up; exec \"$@\"";
+
 /// Returns the command that runs a program as `cargo test` does.
 ///
 /// Each program has its own mount namespace. A mount stays until the last mount namespace with a
@@ -175,14 +181,14 @@ fn plan(mut programs: Vec<Program>) -> Outcome<Plan> {
 /// If all programs shared one namespace, a mount namespace of one program could keep the mounts of
 /// another program that runs at the same time.
 ///
-/// Each program also has its own network namespace with a loopback interface. A cluster that starts
-/// again needs the port of its management service. In a shared namespace, a service of another
-/// program could have taken this port while the cluster was stopped.
+/// Each program also has its own network namespace ([`NETWORK`]). A cluster that starts again needs
+/// the port of its management service. In a shared namespace, a service of another program could
+/// have taken this port while the cluster was stopped.
 fn command(program: &Program) -> Command {
     let mut command = Command::new("unshare");
     command
         .args(["--mount", "--propagation", "private", "--net", "--"])
-        .args(["sh", "-c", "ip link set lo up && exec \"$@\"", "sh"])
+        .args(["sh", "-c", NETWORK, "sh"])
         .arg(&program.executable)
         .args(["--test-threads", "1"])
         .env("CARGO", env!("CARGO"))

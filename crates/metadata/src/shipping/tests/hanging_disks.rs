@@ -118,7 +118,7 @@ fn flapping_member_must_be_steady_before_it_is_counted() {
         let answers = primary.now;
         loop {
             let requests = primary.requests();
-            primary.reply(&requests, 4, false);
+            primary.reply(&requests, 5, false);
             if !primary.shipper.begin_to_count().is_empty() {
                 break;
             }
