@@ -44,6 +44,9 @@ pub struct ClusterOptions {
     /// Address at which the mount also shows its metrics, as `host:port`. `None` means only on the
     /// socket.
     pub metrics_address: Option<String>,
+    /// The function to which the mount passes the error if metadata has not confirmed all changes
+    /// when the mount ends.
+    pub unconfirmed: fn(&Error),
 }
 
 /// Mounts a cluster and serves the mount until a program or a signal unmounts it. Then deregisters
@@ -110,7 +113,10 @@ pub fn mount(cluster: ClusterOptions, options: ServeOptions) -> Result<()> {
     match ended {
         Ok(Ok(())) => {}
         // The process still ends successfully. Otherwise its supervisor would mount again.
-        Ok(Err(unconfirmed)) => tracing::error!("{unconfirmed}"),
+        Ok(Err(unconfirmed)) => {
+            (cluster.unconfirmed)(&unconfirmed);
+            tracing::error!("{unconfirmed}");
+        }
         Err(error) => tracing::warn!(
             "cannot deregister the client of this mount: {error}; management will evict it"
         ),

@@ -210,6 +210,7 @@ fn mount(
         map_observer: learned::observer(access),
         metrics_directory: mount_result::directory(),
         metrics_address: args.metrics.clone(),
+        unconfirmed: mount_result::store,
     };
     let shown = absolute(&args.directory)?.display().to_string();
     let in_background = args.in_background;
@@ -263,9 +264,8 @@ fn mount(
     let served = skep_fuse::mount(cluster, options)
         .map_err(|error| with_retry_hint(with_token_file(error, &access.token_file)));
     skep_service::notify::stopping();
-    match &served {
-        Ok(()) => tracing::info!("{} is unmounted", args.directory.display()),
-        Err(error) => mount_result::store(error),
+    if served.is_ok() {
+        tracing::info!("{} is unmounted", args.directory.display());
     }
     served
 }
