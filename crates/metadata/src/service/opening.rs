@@ -123,7 +123,11 @@ fn note_restored(group: GroupId, mark: &mut MemberMarkFile) -> Result<()> {
 
 /// Whether management may have been restored from a backup since the target was last a member
 /// without a loss of records. `log_epoch` is the highest epoch of a record in its log.
-fn may_be_restored(membership: &Membership, log_epoch: Epoch, mark: &MemberMarkFile) -> bool {
+pub(super) fn may_be_restored(
+    membership: &Membership,
+    log_epoch: Epoch,
+    mark: &MemberMarkFile,
+) -> bool {
     let (record, epoch) = (mark.record(), membership.epoch());
     is_undecided(epoch)
         || has_skipped(log_epoch.max(record.epoch), epoch)

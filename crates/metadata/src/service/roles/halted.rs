@@ -6,8 +6,8 @@
 
 use super::Parts;
 use crate::former_group::compared_text;
+use crate::service::opening::may_be_restored;
 use crate::term::Membership;
-use skep_cluster::groups::has_skipped;
 use skep_types::Epoch;
 
 /// The health text of a primary whose host may have lost log records.
@@ -51,10 +51,8 @@ impl Parts<'_> {
     }
 
     fn halt_reason(&self, membership: &Membership, log_epoch: Epoch) -> String {
-        let record = self.mark.record();
-        let has_skipped = has_skipped(log_epoch.max(record.epoch), membership.epoch());
-        if self.is_in_doubt(membership) || has_skipped {
-            compared_text(membership.group, &record)
+        if may_be_restored(membership, log_epoch, &self.mark) {
+            compared_text(membership.group, &self.mark.record())
         } else if self.has_old_map(membership, log_epoch) {
             MAP_IS_OLD.to_owned()
         } else if self.shell.marks.is_restored() {
