@@ -43,6 +43,19 @@ fn disk_of_a_member_hangs_only_compared_with_the_primary() {
     assert!(!primary.shipper.waits_for_hanging_disk(), "the primary has not synced record 5");
 }
 
+/// Lets the member confirm all records up to `appended` from now on. Checks that the primary counts
+/// the member again, and not before [`HANG_DAMPING`].
+fn check_damping(primary: &mut Primary, appended: u64) {
+    let began = primary.now;
+    while primary.shipper.begin_to_count().is_empty() {
+        assert!(primary.now < began + 2 * HANG_DAMPING, "the primary counts the member again");
+        primary.now += Duration::from_millis(100);
+        let requests = primary.requests();
+        primary.reply(&requests, appended, false);
+    }
+    assert!(primary.now >= began + HANG_DAMPING);
+}
+
 #[test]
 fn returning_member_with_a_hanging_disk_is_not_counted() {
     let mut primary = Primary::begin(5);
@@ -58,14 +71,7 @@ fn returning_member_with_a_hanging_disk_is_not_counted() {
         primary.reply_with(&requests, (5, 4), false);
     }
     assert_eq!(primary.shipper.begin_to_count().len(), 0);
-    let goes_on = primary.now;
-    while primary.shipper.begin_to_count().is_empty() {
-        assert!(primary.now < goes_on + 2 * HANG_DAMPING, "the disk of the member goes on");
-        primary.now += Duration::from_millis(100);
-        let requests = primary.requests();
-        primary.reply(&requests, 5, false);
-    }
-    assert!(primary.now >= goes_on + HANG_DAMPING);
+    check_damping(&mut primary, 5);
 }
 
 /// Such a member has asked to take over, and management may still carry out the request.
@@ -98,14 +104,7 @@ fn member_that_reports_a_hanging_disk_is_dropped_immediately() {
     assert_eq!(primary.shipper.hanging_disks().collect::<Vec<_>>(), [BACKUP]);
     primary.shipper.begin_epoch(Epoch::new(4));
     primary.shipper.set_members(&[], &[BACKUP]);
-    let dropped = primary.now;
-    while primary.shipper.begin_to_count().is_empty() {
-        assert!(primary.now < dropped + 2 * HANG_DAMPING, "the member returns");
-        primary.now += Duration::from_millis(100);
-        let requests = primary.requests();
-        primary.reply(&requests, 3, false);
-    }
-    assert!(primary.now >= dropped + HANG_DAMPING);
+    check_damping(&mut primary, 3);
 }
 
 /// Each failure of a counted member delays all replies of the group.
