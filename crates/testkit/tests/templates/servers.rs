@@ -55,6 +55,23 @@ fn domains(host: &PageHost, kind: &str) -> BTreeMap<String, Option<String>> {
     nodes.map(|it| (text(&it["addresses"][0]).expect("an address"), text(&it["domain"]))).collect()
 }
 
+/// Returns the user data of a host that runs all services of a cluster. `disks` is the value of
+/// `SKEP_DISKS`.
+fn all_services(cloud: &Cloud, disks: &str) -> String {
+    let settings = [
+        "SKEP_ROLES=management metadata storage".to_owned(),
+        "SKEP_MANAGEMENT=10.75.0.10".to_owned(),
+        format!("SKEP_TOKEN={TOKEN}"),
+        "SKEP_FORMAT=1 1".to_owned(),
+        format!("SKEP_DISKS={disks}"),
+        format!("SKEP_PACKAGE={}", cloud.url()),
+        format!("SKEP_SHA256={}", cloud.sha256),
+    ];
+    let hosts = render("cloud-init/node.yaml", "", &settings);
+    let (user_data, _) = hosts.into_values().next().expect("one host");
+    user_data
+}
+
 #[test]
 fn scale_set_servers_get_failure_domains_from_the_cloud() {
     let mut cloud = Cloud::new("10.75.0");
@@ -91,17 +108,7 @@ fn node_script_formats_the_named_logical_volumes() {
              mv nvme3n1 vg2/data",
         )
         .expect_success();
-    let settings = [
-        "SKEP_ROLES=management metadata storage".to_owned(),
-        "SKEP_MANAGEMENT=10.75.0.10".to_owned(),
-        format!("SKEP_TOKEN={TOKEN}"),
-        "SKEP_FORMAT=1 1".to_owned(),
-        "SKEP_DISKS=/dev/vg2/names /dev/vg1/data /dev/vg2/data".to_owned(),
-        format!("SKEP_PACKAGE={}", cloud.url()),
-        format!("SKEP_SHA256={}", cloud.sha256),
-    ];
-    let hosts = render("cloud-init/node.yaml", "", &settings);
-    let (user_data, _) = hosts.into_values().next().expect("one host");
+    let user_data = all_services(&cloud, "/dev/vg2/names /dev/vg1/data /dev/vg2/data");
     cloud.start(at, &user_data);
     cloud.await_ready(at);
     let host = &cloud.hosts[at];
@@ -123,17 +130,7 @@ fn disk_added_to_a_running_server_becomes_a_target() {
     let mut cloud = Cloud::new("10.75.0");
     let at = cloud.add("all", 10, 3);
     cloud.hosts[at].run("mv /dev/nvme1n1 /dev/later").expect_success();
-    let settings = [
-        "SKEP_ROLES=management metadata storage".to_owned(),
-        "SKEP_MANAGEMENT=10.75.0.10".to_owned(),
-        format!("SKEP_TOKEN={TOKEN}"),
-        "SKEP_FORMAT=1 1".to_owned(),
-        "SKEP_DISKS=auto".to_owned(),
-        format!("SKEP_PACKAGE={}", cloud.url()),
-        format!("SKEP_SHA256={}", cloud.sha256),
-    ];
-    let hosts = render("cloud-init/node.yaml", "", &settings);
-    let (user_data, _) = hosts.into_values().next().expect("one host");
+    let user_data = all_services(&cloud, "auto");
     cloud.start(at, &user_data);
     cloud.await_ready(at);
     let targets = |host: &PageHost, kind: &str| {
