@@ -42,13 +42,9 @@ if [ -e /etc/fstab ] && grep -q '^# skep deploy: begin$' /etc/fstab; then
 fi
 sed -n 's/^disk //p' "$list" | while read -r device uuid point; do
   if is_mounted "$point"; then umount "$point"; fi
-  uuid_of() { blkid -p -s UUID -o value "$1" 2>/dev/null; }
-  # The disk may have another name than at its deployment.
-  if [ "$(uuid_of "$device")" != "$uuid" ] && [ -b "/dev/disk/by-uuid/$uuid" ]; then
-    device=$(readlink -f "/dev/disk/by-uuid/$uuid")
-  fi
+  device=$(device_of "$device" "$uuid") || continue
   # Erase a disk only if it still has the file system that this deployment has created.
-  if [ "$(uuid_of "$device")" = "$uuid" ]; then
+  if [ "$(blkid -p -s UUID -o value "$device" 2>/dev/null)" = "$uuid" ]; then
     wipefs --quiet --all "$device"
     dd if=/dev/zero of="$device" bs=1M count=2 conv=fsync status=none
   fi

@@ -1,4 +1,13 @@
 # Functions that find the data of a deployment on its host. Variable: list.
+
+# Prints the device that has the file system of a disk, and fails if no device has it. The disk may
+# have another name than at its deployment.
+device_of() { # device at the deployment, UUID of the file system
+  if [ "$(blkid -p -s UUID -o value "$1" 2>/dev/null)" = "$2" ]; then echo "$1"
+  elif [ -b "/dev/disk/by-uuid/$2" ]; then readlink -f "/dev/disk/by-uuid/$2"
+  else return 1
+  fi
+}
 has_files() { [ -n "$(find "$1" -xdev ! -type d 2>/dev/null | head -n 1)" ]; }
 # Prints the data that a removal deletes, one path per line: the directory of management, the
 # directories of targets, and the mount points of disks, each with its device. Omits directories without
@@ -15,12 +24,8 @@ stored_data() {
     if has_files "$directory"; then echo "$directory"; fi
   done
   sed -n 's/^disk //p' "$list" | while read -r device uuid point; do
-    # A removal erases a disk only if it still has the file system of this deployment. The disk may
-    # have another name than at its deployment.
-    if [ "$(blkid -p -s UUID -o value "$device" 2>/dev/null)" != "$uuid" ]; then
-      [ -b "/dev/disk/by-uuid/$uuid" ] || continue
-      device=$(readlink -f "/dev/disk/by-uuid/$uuid")
-    fi
+    # A removal erases a disk only if it still has the file system of this deployment.
+    device=$(device_of "$device" "$uuid") || continue
     if ! awk -v at="$point" '$2 == at { found = 1 } END { exit !found }' /proc/mounts; then
       echo "$point $device not-mounted"
     elif has_files "$point"; then echo "$point $device"
