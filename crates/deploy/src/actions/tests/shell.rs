@@ -3,18 +3,20 @@
 use super::*;
 use std::path::Path;
 
+/// Runs commands in a shell with a function `die` that only prints its text and exits. Returns the
+/// exit status and the output.
+fn run_script(commands: &str) -> (Option<i32>, String) {
+    let script = format!("set -eu\ndie() {{ echo \"$*\"; exit 1; }}\n{commands}");
+    let output = Command::new("sh").args(["-c", &script]).output().unwrap();
+    let texts = [output.stdout, output.stderr].map(|it| String::from_utf8(it).unwrap());
+    (output.status.code(), texts.concat())
+}
+
 /// Runs commands with the part of [`PRELUDE`] from the text `from` to the text `to`. The list of
 /// the deployment is the file `list` in `place`. Returns the exit status and the output.
 fn run_in(place: &Path, (from, to): (&str, &str), body: &str) -> (Option<i32>, String) {
     let functions = &PRELUDE[PRELUDE.find(from).unwrap()..PRELUDE.find(to).unwrap()];
-    let script = format!(
-        "set -eu\nCLUSTER=scratch\nlist={}/list\ndie() {{ echo \"$*\"; exit 1; }}\n\
-         {functions}\n{body}",
-        place.display()
-    );
-    let output = Command::new("sh").args(["-c", &script]).output().unwrap();
-    let texts = [output.stdout, output.stderr].map(|it| String::from_utf8(it).unwrap());
-    (output.status.code(), texts.concat())
+    run_script(&format!("CLUSTER=scratch\nlist={}/list\n{functions}\n{body}", place.display()))
 }
 
 /// An interrupted run writes the settings and does not initialise a new target. The next run finds
@@ -56,13 +58,9 @@ fn second_file_system_with_the_uuid_of_a_disk_is_not_made() {
     let text = format_disk(&deployment, host, &host.disks[0]);
     let text = text.replace("blkid ", "fake_blkid ").replace("mkfs.xfs ", "fake_mkfs ");
     let run = |fakes: &str| {
-        let script = format!(
-            "set -eu\ndie() {{ echo \"$*\"; exit 1; }}\nrecord() {{ echo \"record $1\"; }}\n\
-             fake_mkfs() {{ echo made >&2; }}\n{fakes}\n{text}"
-        );
-        let output = Command::new("sh").args(["-c", &script]).output().unwrap();
-        let texts = [output.stdout, output.stderr].map(|it| String::from_utf8(it).unwrap());
-        (output.status.code(), texts.concat())
+        run_script(&format!(
+            "record() {{ echo \"record $1\"; }}\nfake_mkfs() {{ echo made >&2; }}\n{fakes}\n{text}"
+        ))
     };
     let empty = "fake_blkid() { return 2; }\n";
     let (code, text) = run(&format!("{empty}is_mounted() {{ false; }}"));
@@ -82,13 +80,10 @@ fn lines_of_others_in_fstab_stay() {
         std::fs::write(&fstab, before).unwrap();
         let functions = &PRELUDE[PRELUDE.find("write_fstab() {").unwrap()..];
         let functions = functions.replace("/etc/fstab", &fstab.display().to_string());
-        let script = format!(
-            "set -eu\ndie() {{ echo \"$*\"; exit 1; }}\nhas_systemd() {{ false; }}\n\
-             {functions}\nwrite_fstab <<'END'\n{body}END\n"
-        );
-        let output = Command::new("sh").args(["-c", &script]).output().unwrap();
-        let text = String::from_utf8(output.stdout).unwrap();
-        (output.status.code(), std::fs::read_to_string(&fstab).unwrap(), text)
+        let (code, text) = run_script(&format!(
+            "has_systemd() {{ false; }}\n{functions}\nwrite_fstab <<'END'\n{body}END\n"
+        ));
+        (code, std::fs::read_to_string(&fstab).unwrap(), text)
     };
     let (begin, end) = ("# skep deploy: begin\n", "# skep deploy: end\n");
     let before = format!("/dev/a / xfs\n{begin}old\n{end}/dev/b /home xfs\n");
@@ -205,12 +200,8 @@ fn check_of_a_mount_writes_only_into_the_mount() {
     let point = place.path().display().to_string();
     let deployment = Deployment::parse(&GOOD.replace("/scratch\"", &format!("{point}\""))).unwrap();
     let run = |is_mounted: bool, commands: &str| {
-        let script = format!(
-            "set -eu\ndie() {{ echo \"$*\"; exit 1; }}\nis_skep_mount() {{ {is_mounted}; }}\n{}",
-            on_mount(&deployment, commands)
-        );
-        let output = Command::new("sh").args(["-c", &script]).output().unwrap();
-        (output.status.code(), String::from_utf8(output.stdout).unwrap())
+        let script = on_mount(&deployment, commands);
+        run_script(&format!("is_skep_mount() {{ {is_mounted}; }}\n{script}"))
     };
     let (code, text) = run(false, "echo x >file\n");
     assert!(code == Some(1) && text.contains("is not mounted on"), "{text}");
@@ -229,14 +220,11 @@ fn only_the_disk_of_a_target_is_mounted_for_it() {
     let [first, second] =
         ["/dev/nvme1n1", "/dev/mapper/data"].map(|it| disk_uuid(&deployment, host, it));
     let run = |uuid: &str| {
-        let script = format!(
-            "set -eu\ndie() {{ echo \"$*\"; exit 1; }}\nmake_dir() {{ :; }}\n\
-             is_mounted() {{ false; }}\nmount() {{ echo \"$*\"; }}\n\
+        run_script(&format!(
+            "make_dir() {{ :; }}\nis_mounted() {{ false; }}\nmount() {{ echo \"$*\"; }}\n\
              fake_blkid() {{ case \"$6\" in */data) echo {second} ;; *) echo {uuid} ;; esac; }}\n\
              {text}"
-        );
-        let output = Command::new("sh").args(["-c", &script]).output().unwrap();
-        (output.status.code(), String::from_utf8(output.stdout).unwrap())
+        ))
     };
     let mounts = "-t xfs -o noatime /dev/nvme1n1 /srv/skep/disks/nvme1n1\n\
         -t xfs -o noatime /dev/mapper/data /srv/skep/disks/mapper-data\n";
