@@ -329,13 +329,16 @@ mod tests {
         found
     }
 
+    /// Appends a frame for each of these seconds.
+    fn add(tier: &mut Tier, seconds: Range<u64>) {
+        seconds.for_each(|second| tier.append(&frame(second, second)).unwrap());
+    }
+
     #[test]
     fn restarted_monitor_finds_stored_frames_by_their_time() {
         let directory = tempfile::tempdir().unwrap();
         let mut tier = Tier::open(directory.path(), FORM).unwrap();
-        for second in 100..150 {
-            tier.append(&frame(second, second)).unwrap();
-        }
+        add(&mut tier, 100..150);
         drop(tier);
         let tier = Tier::open(directory.path(), FORM).unwrap();
         assert_eq!(seconds(&tier, 105, 125), (105..125).collect::<Vec<_>>());
@@ -347,9 +350,7 @@ mod tests {
     fn torn_file_continues_after_its_last_complete_frame() {
         let directory = tempfile::tempdir().unwrap();
         let mut tier = Tier::open(directory.path(), FORM).unwrap();
-        for second in 100..105 {
-            tier.append(&frame(second, second)).unwrap();
-        }
+        add(&mut tier, 100..105);
         let path = tier.path(100_000);
         drop(tier);
         let len = fs::metadata(&path).unwrap().len();
@@ -366,9 +367,7 @@ mod tests {
     fn old_files_and_files_over_the_limit_are_removed() {
         let directory = tempfile::tempdir().unwrap();
         let mut tier = Tier::open(directory.path(), FORM).unwrap();
-        for second in 100..200 {
-            tier.append(&frame(second, second)).unwrap();
-        }
+        add(&mut tier, 100..200);
         let whole = tier.bytes();
         tier.trim_by_age(200_000);
         assert_eq!(seconds(&tier, 0, 1000).first(), Some(&130), "60 s and the file around them");
@@ -390,9 +389,7 @@ mod tests {
     fn damaged_frame_hides_no_other_frame_and_stays_after_a_restart() {
         let directory = tempfile::tempdir().unwrap();
         let mut tier = Tier::open(directory.path(), FORM).unwrap();
-        for second in 100..110 {
-            tier.append(&frame(second, second)).unwrap();
-        }
+        add(&mut tier, 100..110);
         let path = tier.path(100_000);
         let mut content = fs::read(&path).unwrap();
         let record_bytes = codec::record(&frame(100, 100)).len();
@@ -412,9 +409,6 @@ mod tests {
     #[test]
     fn frames_of_a_wrong_clock_are_removed_by_their_age() {
         let directory = tempfile::tempdir().unwrap();
-        let add = |tier: &mut Tier, seconds: Range<u64>| {
-            seconds.for_each(|second| tier.append(&frame(second, second)).unwrap());
-        };
         let files = || fs::read_dir(directory.path().join("seconds")).unwrap().count();
         let mut tier = Tier::open(directory.path(), FORM).unwrap();
         add(&mut tier, 100..110);
@@ -448,9 +442,6 @@ mod tests {
     fn frames_after_a_clock_error_are_found_and_bounded() {
         let directory = tempfile::tempdir().unwrap();
         let mut tier = Tier::open(directory.path(), FORM).unwrap();
-        let add = |tier: &mut Tier, seconds: std::ops::Range<u64>| {
-            seconds.for_each(|second| tier.append(&frame(second, second)).unwrap());
-        };
         add(&mut tier, 100..110);
         // The clock is wrong for two seconds, and is then set back.
         add(&mut tier, 90_000..90_002);
