@@ -96,11 +96,9 @@ impl Level {
         self.max = self.max.max(other.max);
     }
 
-    /// Returns the level of `samples` samples as the level of `more` further samples too, all with
-    /// the same mean.
-    fn extended(self, samples: u64, more: u64) -> Self {
-        let all = u128::from(samples) + u128::from(more);
-        let sum = u128::from(self.sum).saturating_mul(all) / u128::from(samples.max(1));
+    /// Returns the level of `from` samples as the level of `to` samples with the same mean.
+    pub(crate) fn scaled(self, from: u64, to: u64) -> Self {
+        let sum = u128::from(self.sum) * u128::from(to) / u128::from(from.max(1));
         Self { sum: u64::try_from(sum).unwrap_or(u64::MAX), max: self.max }
     }
 }
@@ -252,9 +250,10 @@ impl Frame {
         if self.samples == 0 {
             self.start_ms = later.start_ms;
         }
-        let (own, added) = (self.samples, later.samples);
+        let own = self.samples;
+        let all = own.saturating_add(later.samples);
         self.span_ms = self.span_ms.saturating_add(later.span_ms);
-        self.samples = self.samples.saturating_add(later.samples);
+        self.samples = all;
         for (key, load) in &later.loads {
             match self.loads.get_mut(key) {
                 Some(sum) => sum.add(load),
@@ -264,13 +263,13 @@ impl Frame {
             }
         }
         for (_, level) in self.readings.iter_mut().filter(|(key, _)| !later.has_reading(key)) {
-            *level = level.extended(own, added);
+            *level = level.scaled(own, all);
         }
         for (key, level) in &later.readings {
             match self.readings.get_mut(key) {
                 Some(sum) => sum.add(*level),
                 None => {
-                    self.readings.insert(*key, level.extended(added, own));
+                    self.readings.insert(*key, level.scaled(later.samples, all));
                 }
             }
         }

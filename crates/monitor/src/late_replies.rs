@@ -47,8 +47,8 @@ pub(crate) fn newest(frames: &VecDeque<Frame>) -> Option<Cow<'_, Frame>> {
     let Some(group) = group else { return Some(Cow::Borrowed(newest)) };
     let mut sum = Frame::sum_with_newest_readings(frames.range(from + group.start..));
     // The frames of missed rounds lack the queues of a service, so the queues are the newest ones.
-    let samples = sum.samples / newest.samples.max(1);
-    let scaled = |level: Level| Level { sum: level.sum.saturating_mul(samples), max: level.max };
+    let samples = sum.samples;
+    let scaled = |level: Level| level.scaled(newest.samples, samples);
     for (key, load) in &mut sum.loads {
         let last = newest.loads.get(key);
         load.queued = last.map_or_else(Level::default, |last| scaled(last.queued));

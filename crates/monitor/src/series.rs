@@ -2,7 +2,7 @@
 //! of all objects together, over time. The other returns the total load of each object in a time
 //! span.
 
-use crate::frame::{Dimension, Frame, Key, Level, Load, Measure};
+use crate::frame::{Dimension, Frame, Key, Load, Measure};
 use crate::history::{History, Resolution};
 use crate::late_replies::late_groups;
 use crate::limits::{MAX_LOADS, MAX_POINTS};
@@ -242,18 +242,18 @@ fn spread_late_loads(points: &mut [Point]) {
             sum.add(&points[*at].load);
             span_ms += points[*at].span_ms;
         }
-        let last = places.last().map(|at| (points[*at].load.clone(), points[*at].samples));
-        let Some((last, samples)) = last else { continue };
+        let Some(last) = places.last() else { continue };
+        let Point { load: Load { queued, busy, .. }, samples, .. } = &points[*last];
+        let (queued, busy, samples) = (*queued, *busy, *samples);
         let mut begin_ms = 0;
         for at in places {
             let point = &mut points[*at];
             let end_ms = begin_ms + point.span_ms;
-            let scaled = |level: Level| Level {
-                sum: level.sum.saturating_mul(point.samples) / samples.max(1),
-                max: level.max,
+            point.load = Load {
+                queued: queued.scaled(samples, point.samples),
+                busy: busy.scaled(samples, point.samples),
+                ..sum.part(begin_ms..end_ms, span_ms)
             };
-            let (queued, busy) = (scaled(last.queued), scaled(last.busy));
-            point.load = Load { queued, busy, ..sum.part(begin_ms..end_ms, span_ms) };
             begin_ms = end_ms;
         }
     }
@@ -405,6 +405,7 @@ pub(crate) fn as_csv(series: &Value) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::frame::Level;
     use crate::frame::tests::frame;
 
     const START: u64 = 1_800_000_000;
