@@ -157,10 +157,8 @@ impl History {
     fn store(&mut self, index: usize, frame: &Frame) {
         // The loop ends at some time, because each iteration removes a file.
         let error = loop {
-            let before = self.tiers[index].bytes();
             match self.tiers[index].append(frame) {
-                Ok(()) => {
-                    let written = self.tiers[index].bytes().saturating_sub(before);
+                Ok(written) => {
                     self.removals.count_written(written);
                     if self.problem.take().is_some() {
                         tracing::info!("the monitor writes its history again");

@@ -193,26 +193,27 @@ impl Tier {
         }
     }
 
-    /// Appends a frame.
+    /// Appends a frame. Returns the number of written bytes.
     ///
     /// # Errors
     /// The errors of the file system. The frames of the tier do not change in this case.
-    pub fn append(&mut self, frame: &Frame) -> io::Result<()> {
+    pub fn append(&mut self, frame: &Frame) -> io::Result<u64> {
         let start = self.file_of(frame.start_ms);
         if self.newest.as_ref().is_none_or(|(open, _)| *open != start) {
             let file = OpenOptions::new().create(true).append(true).open(self.path(start))?;
             self.newest = Some((start, file));
         }
-        let Some((_, file)) = &mut self.newest else { return Ok(()) };
+        let Some((_, file)) = &mut self.newest else { return Ok(0) };
         let before = self.files.get(&start).map_or(0, |file| file.len);
         let record = codec::record(frame);
+        let written = record.len() as u64;
         match file.write_all(&record) {
             Ok(()) => {
                 let stored = self.files.entry(start).or_default();
-                stored.len = before + record.len() as u64;
+                stored.len = before + written;
                 stored.add_times(frame.start_ms..frame.start_ms.saturating_add(self.form.step_ms));
                 self.written_ms = Some(frame.start_ms);
-                Ok(())
+                Ok(written)
             }
             Err(error) => {
                 // The file may contain a part of the record. This part is removed, because it would
@@ -331,7 +332,9 @@ mod tests {
 
     /// Appends a frame for each of these seconds.
     fn add(tier: &mut Tier, seconds: Range<u64>) {
-        seconds.for_each(|second| tier.append(&frame(second, second)).unwrap());
+        for second in seconds {
+            tier.append(&frame(second, second)).unwrap();
+        }
     }
 
     #[test]
