@@ -124,12 +124,14 @@ impl Tier {
     }
 
     /// Reads the times of the frames in the files whose names may be no times of their frames,
-    /// because the clock was set back. A file that cannot be read keeps the times of its name.
+    /// because the clock was set back, except for the newest file, whose times are known. A file
+    /// that cannot be read keeps the times of its name.
     fn read_unusual(&mut self) {
         let Some(written_ms) = self.written_ms else { return };
         let file_ms = self.form.file_ms;
         let is_unusual = |start: &u64| !start.is_multiple_of(file_ms) || *start > written_ms;
-        let unusual: Vec<u64> = self.files.keys().copied().filter(is_unusual).collect();
+        let but_newest = self.files.keys().rev().skip(1).copied();
+        let unusual: Vec<u64> = but_newest.filter(is_unusual).collect();
         for start in unusual {
             if let Ok(bytes) = fs::read(self.path(start)) {
                 self.read_times(start, &bytes);
