@@ -1,7 +1,7 @@
 //! The description of the current state as JSON, which all readers of a round share.
 //!
-//! Each open page asks for this description each second. To compute it takes some milliseconds on a
-//! large cluster, so ten open pages would use all the processor time of the monitor.
+//! Each open page asks for this description each second. If the monitor computed it for each page,
+//! many open pages would use the processor share of the monitor, and make its rounds longer.
 //!
 //! The time of the reply is not shared. The page compares it with the time of the newest frame, and
 //! so finds out that the monitor makes no rounds any more.
