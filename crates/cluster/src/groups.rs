@@ -331,7 +331,8 @@ fn is_member(group: &Group, target: TargetId) -> bool {
     state_of(group, target).is_some()
 }
 
-fn serving(group: &Group) -> impl Iterator<Item = TargetId> {
+/// Returns the members that serve.
+pub(crate) fn serving(group: &Group) -> impl Iterator<Item = TargetId> {
     let serving = group.members.iter().filter(|member| member.state == MemberState::Serving);
     serving.map(|member| member.target)
 }

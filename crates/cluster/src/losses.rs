@@ -5,6 +5,7 @@
 //! Pure functions over the reports of the members. Does not own the rules for changes of a group
 //! ([`crate::groups`]), and does not retry the changes.
 
+use crate::groups;
 use skep_types::group_change::MemberChange;
 use skep_types::{Epoch, Group, GroupRecord, Lsn, MemberState, TargetId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -53,8 +54,7 @@ pub fn choice_after_restore(group: &Group, reports: &BTreeMap<TargetId, LossRepo
     if !needed.is_empty() {
         return Choice::Wait(needed);
     }
-    let serving = group.members.iter().filter(|it| it.state == MemberState::Serving);
-    let serving: Vec<TargetId> = serving.map(|it| it.target).collect();
+    let serving: Vec<TargetId> = groups::serving(group).collect();
     let ends = serving.iter().filter_map(|it| {
         let end = reports.get(it)?.end;
         (end > LogEnd::default()).then_some((end, *it == group.primary, *it))
@@ -79,8 +79,7 @@ pub fn needed_reports(
 ) -> BTreeSet<TargetId> {
     let newest = reports.values().map(|it| it.record.epoch).max().unwrap_or_default();
     if newest == Epoch::default() {
-        let serving = group.members.iter().filter(|it| it.state == MemberState::Serving);
-        return serving.map(|it| it.target).collect();
+        return groups::serving(group).collect();
     }
     let records = reports.values().filter(|it| it.record.epoch == newest);
     records.flat_map(|it| it.record.members.iter().copied()).collect()
@@ -101,8 +100,7 @@ pub fn changes(
     group: &Group,
     reports: &BTreeMap<TargetId, LogEnd>,
 ) -> Vec<(MemberChange, TargetId)> {
-    let serving = group.members.iter().filter(|it| it.state == MemberState::Serving);
-    let serving: Vec<TargetId> = serving.map(|it| it.target).collect();
+    let serving: Vec<TargetId> = groups::serving(group).collect();
     let ends: Option<Vec<(LogEnd, bool, TargetId)>> = serving
         .iter()
         .map(|it| reports.get(it).map(|end| (*end, *it == group.primary, *it)))
@@ -127,7 +125,6 @@ pub fn changes(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::groups;
     use skep_types::group_change::GroupChange;
     use skep_types::{GroupId, TargetKind};
 
@@ -211,7 +208,7 @@ mod tests {
         }
         groups::check_invariants(&next);
         assert_eq!((next.primary, next.primary_since), (TARGETS[2], next.epoch));
-        let serving = next.members.iter().filter(|it| it.state == MemberState::Serving).count();
+        let serving = groups::serving(&next).count();
         assert!(serving == 1 && !groups::is_undecided(next.epoch));
     }
 
