@@ -108,14 +108,13 @@ pub fn has_skipped(before: Epoch, now: Epoch) -> bool {
     now.raw() >= before.raw().saturating_add(SKIPPED_EPOCHS / 2)
 }
 
-/// Returns the epoch after a change that begins an epoch.
+/// Returns the epoch after a change that begins an epoch. Only the choice of a primary ends the
+/// undecided epochs of a group.
 fn epoch_after(before: Epoch, change: MemberChange) -> Epoch {
-    match change {
-        MemberChange::TakeOver | MemberChange::HandOver => {
-            Epoch::new(before.raw().saturating_add(1))
-        }
-        _ if is_undecided(before) => next_undecided(before),
-        _ => Epoch::new(before.raw().saturating_add(1)),
+    let chooses_primary = matches!(change, MemberChange::TakeOver | MemberChange::HandOver);
+    match is_undecided(before) && !chooses_primary {
+        true => next_undecided(before),
+        false => Epoch::new(before.raw().saturating_add(1)),
     }
 }
 
