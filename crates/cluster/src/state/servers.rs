@@ -182,7 +182,11 @@ impl Durable {
             }
             Some(id) => id,
             None if skipped.has_target(claim.target) && self.map.target(claim.target).is_none() => {
-                self.return_target(node, claim)
+                // The target was added after the backup of a restored management, and keeps its id.
+                // It is in no group: a metadata target reports its group to management, and a
+                // storage target returns to its group by `Self::return_to_group`.
+                self.insert_target(claim.target, node, claim);
+                claim.target
             }
             None if claim.target.raw() != 0 => {
                 let owner = self
@@ -226,14 +230,6 @@ impl Durable {
         self.next_group += 1;
         insert_sorted(&mut self.map.groups, group, |group| group.id);
         id
-    }
-
-    /// Adds a target that was added after the backup of a restored management, under its former id.
-    /// The target is in no group: a metadata target reports its group to management, and a storage
-    /// target returns to its group by [`Self::return_to_group`].
-    fn return_target(&mut self, node: NodeId, claim: &TargetClaim) -> TargetId {
-        self.insert_target(claim.target, node, claim);
-        claim.target
     }
 
     fn insert_target(&mut self, id: TargetId, node: NodeId, claim: &TargetClaim) {
