@@ -22,7 +22,7 @@ const LINE_INTERVAL: Duration = Duration::from_secs(60);
 #[derive(Debug, Default)]
 struct GroupReports {
     epoch: Epoch,
-    ends: BTreeMap<TargetId, (LossReport, Duration)>,
+    of_members: BTreeMap<TargetId, (LossReport, Duration)>,
     /// Time of the next log line, if the group still waits for reports then. `None` means that the
     /// group does not wait.
     line_at: Option<Duration>,
@@ -46,9 +46,9 @@ impl LossReports {
         }
         let end = (report.last_epoch, report.last);
         let new = LossReport { end, record: report.record.clone() };
-        reports.ends.insert(report.target, (new, now));
-        reports.ends.retain(|_, (_, at)| now < *at + VALID);
-        reports.ends.iter().map(|(target, (report, _))| (*target, report.clone())).collect()
+        reports.of_members.insert(report.target, (new, now));
+        reports.of_members.retain(|_, (_, at)| now < *at + VALID);
+        reports.of_members.iter().map(|(target, (report, _))| (*target, report.clone())).collect()
     }
 
     /// Notes that the group waits for further reports at the time `now`. Returns whether a log line
