@@ -228,8 +228,8 @@ fn calls_to_an_unreachable_member_do_not_pile_up() {
     .unwrap();
 }
 
-/// Before this rule, the primary took the refusal for the reply of a service that stops. It had the
-/// member dropped immediately, and logged that the service of the member stops.
+/// After the reply of a service that stops, the primary has the member dropped immediately, and
+/// logs that the service of the member stops. A refused connection must not count as such a reply.
 #[test]
 fn member_with_too_many_connections_does_not_count_as_stopping() {
     block_on(async {
