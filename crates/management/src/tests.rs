@@ -79,6 +79,19 @@ fn server(kind: NodeKind, uuid: u128) -> RegisterServer {
     RegisterServer { server, capacities, groups, host: "stor1".into() }
 }
 
+/// Registers two metadata servers with one target each, and returns the targets. Both are in no
+/// group, since `metadata-copies` is 2.
+async fn two_metadata_targets(token: &JoinToken, admin: &Management) -> [TargetId; 2] {
+    let policy = Policy { metadata_copies: 2, ..Policy::default() };
+    admin.call(&SetPolicy { policy }, PATIENCE).await.unwrap();
+    let mut targets = Vec::new();
+    for uuid in [10, 20] {
+        let joined = Membership::join(token, server(NodeKind::Metadata, uuid), PATIENCE).await;
+        targets.extend(joined.unwrap().1.targets);
+    }
+    targets.try_into().unwrap()
+}
+
 async fn join_client(token: &JoinToken) -> Arc<ClientMembership> {
     let request = RegisterClient {
         host: "here".into(),
@@ -355,14 +368,8 @@ fn silent_primary_is_replaced_by_a_member_with_all_records() {
     block_on(async move {
         let _running = RunningManagement::start(&settings).await.unwrap();
         let admin = Management::new(&token, NodeKind::Metadata);
-        let policy = Policy { metadata_copies: 2, ..Policy::default() };
-        admin.call(&SetPolicy { policy }, PATIENCE).await.unwrap();
-        let mut targets = Vec::new();
-        for uuid in [10, 20] {
-            let joined = Membership::join(&token, server(NodeKind::Metadata, uuid), PATIENCE).await;
-            targets.extend(joined.unwrap().1.targets);
-        }
-        let several = CreateGroup { targets: targets.clone() };
+        let targets = two_metadata_targets(&token, &admin).await;
+        let several = CreateGroup { targets: targets.to_vec() };
         let id = admin.call(&several, PATIENCE).await.unwrap().group;
         let group = async || {
             let map = admin.call(&GetMap { known: MapVersion::new(0) }, PATIENCE).await.unwrap();

@@ -4,9 +4,9 @@ use super::*;
 use skep_cluster::groups::is_undecided;
 use skep_store::restored::{RESTORED_MARK, unmark};
 use skep_types::map::{Condition, Consistency};
-use skep_types::{ClusterMap, GroupId, TargetId};
+use skep_types::{ClusterMap, Group, GroupId, TargetId};
 use skep_wire::management::{Heartbeat, RegisterReply, RemoveTarget};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// The newest ids and the newest map version that a cluster assigned after a backup was made.
 struct Newest {
@@ -18,23 +18,41 @@ struct Newest {
 /// Makes a backup of management's directory, lets the cluster assign more ids and versions, stops
 /// management, and restores the directory from the backup.
 async fn put_back(settings: &ManagementSettings, token: &JoinToken) -> Newest {
-    let path = &settings.node.directory;
-    let copy = path.with_extension("copy");
     let running = RunningManagement::start(settings).await.unwrap();
     let (_server, registered) =
         Membership::join(token, server(NodeKind::Storage, 10), PATIENCE).await.unwrap();
-    copy_directory(path, &copy).unwrap();
+    let copy = back_up(settings);
     let client = join_client(token).await.node();
     let version = running.authority.map().version;
     drop(running);
-    replace_by(&copy, path);
+    put_in_place(&copy, settings);
     Newest { client, server: registered.node, version }
 }
 
-/// Replaces the directory of management at `path` by the backup `copy`.
-fn replace_by(copy: &Path, path: &Path) {
+/// Makes a backup of management's directory, and returns the path of the backup.
+fn back_up(settings: &ManagementSettings) -> PathBuf {
+    let path = &settings.node.directory;
+    let copy = path.with_extension("copy");
+    copy_directory(path, &copy).unwrap();
+    copy
+}
+
+/// Replaces management's directory by the backup `copy`.
+fn put_in_place(copy: &Path, settings: &ManagementSettings) {
+    let path = &settings.node.directory;
     std::fs::remove_dir_all(path).unwrap();
     std::fs::rename(copy, path).unwrap();
+}
+
+/// Stops management, and starts it again in a directory that was restored from the backup `copy`.
+async fn restart_from(
+    copy: &Path,
+    settings: &ManagementSettings,
+    running: RunningManagement,
+) -> RunningManagement {
+    drop(running);
+    put_in_place(copy, settings);
+    RunningManagement::start(settings).await.unwrap()
 }
 
 /// docs/semantics.md 1.8.
@@ -139,15 +157,11 @@ fn again(mut request: RegisterServer, registered: &RegisterReply) -> RegisterSer
 fn server_added_after_the_backup_returns_to_its_group() {
     let (_directory, settings, token) = cluster();
     block_on(async move {
-        let path = &settings.node.directory;
-        let copy = path.with_extension("copy");
         let running = RunningManagement::start(&settings).await.unwrap();
-        copy_directory(path, &copy).unwrap();
+        let copy = back_up(&settings);
         let new = server(NodeKind::Storage, 10);
         let (_server, before) = Membership::join(&token, new.clone(), PATIENCE).await.unwrap();
-        drop(running);
-        replace_by(&copy, path);
-        let _running = RunningManagement::start(&settings).await.unwrap();
+        let _running = restart_from(&copy, &settings, running).await;
         let request = again(new, &before);
         let (_server, after) = Membership::join(&token, request, PATIENCE).await.unwrap();
         assert_eq!((after.node, &after.targets), (before.node, &before.targets));
@@ -165,14 +179,12 @@ fn server_added_after_the_backup_returns_to_its_group() {
 fn lost_target_is_marked_again_after_a_restore() {
     let (_directory, settings, token) = cluster();
     block_on(async move {
-        let path = &settings.node.directory;
-        let copy = path.with_extension("copy");
         let running = RunningManagement::start(&settings).await.unwrap();
         let join = async |kind, uuid| Membership::join(&token, server(kind, uuid), PATIENCE).await;
         let (owner, registered) = join(NodeKind::Storage, 10).await.unwrap();
         let (other, _) = join(NodeKind::Metadata, 30).await.unwrap();
         let target = registered.targets[0];
-        copy_directory(path, &copy).unwrap();
+        let copy = back_up(&settings);
         // The heartbeats of the server do not contain the target, so the target is down.
         let _keeping = [&owner, &other]
             .map(|member| skep_env::spawn(Rc::clone(member).keep(Vec::new, |_| {})));
@@ -187,11 +199,30 @@ fn lost_target_is_marked_again_after_a_restore() {
             map.target(target).is_some_and(|it| it.consistency == Consistency::Bad)
         };
         until("a server has seen the mark", || is_lost(&other.map_cell().load())).await;
-        drop(running);
-        replace_by(&copy, path);
-        let running = RunningManagement::start(&settings).await.unwrap();
+        let running = restart_from(&copy, &settings, running).await;
         until("the target is lost again", || is_lost(&running.authority.map())).await;
     });
+}
+
+/// Sends the report of a member whose last record of the group has the given epoch and members, and
+/// whose log ends at the given LSN.
+async fn report(
+    admin: &Management,
+    group: &Group,
+    target: TargetId,
+    (epoch, members, last): (u64, &[TargetId], u64),
+) -> Result<()> {
+    let epoch = Epoch::new(epoch);
+    let request = AskTakeOver {
+        group: group.id,
+        epoch: group.epoch,
+        target,
+        lacks_records: true,
+        last_epoch: epoch,
+        last: Lsn::new(last),
+        record: GroupRecord { epoch, members: members.to_vec() },
+    };
+    admin.call_once(&request, Duration::from_secs(5)).await.map(drop)
 }
 
 /// The backup is older than the addition of a second member, which served last.
@@ -199,46 +230,19 @@ fn lost_target_is_marked_again_after_a_restore() {
 fn restored_group_continues_with_the_member_added_later() {
     let (_directory, settings, token) = cluster();
     block_on(async move {
-        let path = &settings.node.directory;
-        let copy = path.with_extension("copy");
         let running = RunningManagement::start(&settings).await.unwrap();
         let admin = Management::new(&token, NodeKind::Metadata);
-        let policy = Policy { metadata_copies: 2, ..Policy::default() };
-        admin.call(&SetPolicy { policy }, PATIENCE).await.unwrap();
-        let mut targets = Vec::new();
-        for uuid in [10, 20] {
-            let joined = Membership::join(&token, server(NodeKind::Metadata, uuid), PATIENCE).await;
-            targets.extend(joined.unwrap().1.targets);
-        }
-        let [one, two] = targets[..] else { panic!("two targets: {targets:?}") };
+        let [one, two] = two_metadata_targets(&token, &admin).await;
         let id = admin.call(&CreateGroup { targets: vec![one] }, PATIENCE).await.unwrap().group;
-        copy_directory(path, &copy).unwrap();
-        drop(running);
-        replace_by(&copy, path);
-        let running = RunningManagement::start(&settings).await.unwrap();
+        let copy = back_up(&settings);
+        let running = restart_from(&copy, &settings, running).await;
         let admin = Management::new(&token, NodeKind::Metadata);
         let group = || running.authority.map().group(id).unwrap().clone();
         assert_eq!((group().epoch.raw(), group().members.len()), (1, 1), "as in the backup");
 
         // The first member has recorded a later state. The map has neither its epoch nor its
         // members.
-        let ask = async |target, record: GroupRecord, last| {
-            let request = AskTakeOver {
-                group: id,
-                epoch: group().epoch,
-                target,
-                lacks_records: true,
-                last_epoch: record.epoch,
-                last: Lsn::new(last),
-                record,
-            };
-            admin.call_once(&request, Duration::from_secs(5)).await.map(drop)
-        };
-        let record = |epoch, members: &[TargetId]| GroupRecord {
-            epoch: Epoch::new(epoch),
-            members: members.to_vec(),
-        };
-        ask(one, record(2, &[one, two]), 90).await.unwrap();
+        report(&admin, &group(), one, (2, &[one, two], 90)).await.unwrap();
         assert!(is_undecided(group().epoch) && group().members.len() == 2, "{:?}", group());
         let alone = AskTakeOver {
             group: id,
@@ -251,9 +255,9 @@ fn restored_group_continues_with_the_member_added_later() {
         };
         let early = admin.call_once(&alone, Duration::from_secs(5)).await.unwrap_err();
         assert_eq!(early.code(), ErrorCode::StaleMap, "no member leads without a comparison");
-        ask(one, record(2, &[one, two]), 90).await.unwrap();
+        report(&admin, &group(), one, (2, &[one, two], 90)).await.unwrap();
         assert!(is_undecided(group().epoch), "the second member may have newer changes");
-        ask(two, record(4, &[two]), 50).await.unwrap();
+        report(&admin, &group(), two, (4, &[two], 50)).await.unwrap();
         let after = group();
         assert_eq!((after.primary, after.primary_since), (two, after.epoch));
         assert!(!is_undecided(after.epoch), "{after:?}");
@@ -267,37 +271,17 @@ fn last_member_joins_a_restored_group_after_another_report() {
     block_on(async move {
         let running = RunningManagement::start(&settings).await.unwrap();
         let admin = Management::new(&token, NodeKind::Metadata);
-        let policy = Policy { metadata_copies: 2, ..Policy::default() };
-        admin.call(&SetPolicy { policy }, PATIENCE).await.unwrap();
-        let mut targets = Vec::new();
-        for uuid in [10, 20] {
-            let joined = Membership::join(&token, server(NodeKind::Metadata, uuid), PATIENCE).await;
-            targets.extend(joined.unwrap().1.targets);
-        }
-        let [one, two] = targets[..] else { panic!("two targets: {targets:?}") };
+        let [one, two] = two_metadata_targets(&token, &admin).await;
         let id = admin.call(&CreateGroup { targets: vec![one] }, PATIENCE).await.unwrap().group;
         let group = || running.authority.map().group(id).unwrap().clone();
         // As after a restore, the state of management is older than the records of the members.
-        let ask = async |target, epoch, members: &[TargetId]| {
-            let record = GroupRecord { epoch: Epoch::new(epoch), members: members.to_vec() };
-            let request = AskTakeOver {
-                group: id,
-                epoch: group().epoch,
-                target,
-                lacks_records: true,
-                last_epoch: record.epoch,
-                last: Lsn::new(50),
-                record,
-            };
-            admin.call_once(&request, Duration::from_secs(5)).await.map(drop)
-        };
-        ask(one, 2, &[one]).await.unwrap();
+        report(&admin, &group(), one, (2, &[one], 50)).await.unwrap();
         assert!(is_undecided(group().epoch) && group().members.len() == 1, "{:?}", group());
-        let unrecorded = ask(two, 0, &[]).await.unwrap_err();
+        let unrecorded = report(&admin, &group(), two, (0, &[], 50)).await.unwrap_err();
         assert_eq!(unrecorded.code(), ErrorCode::StaleMap, "it was never in the group");
-        ask(two, 4, &[two]).await.unwrap();
+        report(&admin, &group(), two, (4, &[two], 50)).await.unwrap();
         assert!(is_undecided(group().epoch) && group().members.len() == 2, "{:?}", group());
-        ask(two, 4, &[two]).await.unwrap();
+        report(&admin, &group(), two, (4, &[two], 50)).await.unwrap();
         assert_eq!((group().primary, is_undecided(group().epoch)), (two, false));
     });
 }
@@ -307,14 +291,10 @@ fn last_member_joins_a_restored_group_after_another_report() {
 fn restored_group_of_one_member_keeps_its_epoch() {
     let (_directory, settings, token) = cluster();
     block_on(async move {
-        let path = &settings.node.directory;
-        let copy = path.with_extension("copy");
         let running = RunningManagement::start(&settings).await.unwrap();
         Membership::join(&token, server(NodeKind::Metadata, 10), PATIENCE).await.unwrap();
-        copy_directory(path, &copy).unwrap();
-        drop(running);
-        replace_by(&copy, path);
-        let running = RunningManagement::start(&settings).await.unwrap();
+        let copy = back_up(&settings);
+        let running = restart_from(&copy, &settings, running).await;
         let group = running.authority.map().group(GroupId::new(1)).unwrap().clone();
         assert_eq!((group.epoch.raw(), group.primary_since.raw()), (1, 1));
     });
