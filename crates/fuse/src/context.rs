@@ -59,7 +59,7 @@ pub(crate) struct Context<F> {
 
 impl<F> Context<F> {
     /// Returns how long the kernel may cache the names and attributes in the reply to a request
-    /// that the mount received at the time `begun`. The file system may have read them at any
+    /// that the mount began to serve at the time `begun`. The file system may have read them at any
     /// moment since then. The reply may be late, for example if the connection to a server was
     /// interrupted, and another mount may have changed the names meanwhile. So the time begins with
     /// the request.

@@ -360,7 +360,7 @@ mod tests {
     #[test]
     fn uncached_entry_lets_the_kernel_cache_only_attributes() {
         let usual = limits::VALIDITY;
-        let validity = Validity { usual, is_shared: &|_| false, note_shown: &|_| false };
+        let validity = Validity { usual: &|| usual, is_shared: &|_| false, note_shown: &|_| false };
         let now = skep_env::wall_time();
         let attributes = Attributes::new(InodeId::new(9), FileKind::Regular, 0o644, now);
         let times = |body| {
@@ -377,7 +377,7 @@ mod tests {
     #[test]
     fn a_reply_that_does_not_fit_is_an_error() {
         let validity =
-            Validity { usual: limits::VALIDITY, is_shared: &|_| false, note_shown: &|_| false };
+            Validity { usual: &|| limits::VALIDITY, is_shared: &|_| false, note_shown: &|_| false };
         let fits = |len| encode(ReplyBody::Bytes(vec![0; len]), &Buf::new(8), &validity);
         assert_eq!((fits(9), fits(8)), (Err(libc::EIO), Ok(8)));
     }

@@ -49,7 +49,7 @@ use skep_client::{Origin, with_origin};
 use skep_env::local::Notify;
 use skep_env::{Buf, Mailbox, Task};
 use skep_types::InodeId;
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, LazyCell, RefCell};
 use std::collections::{BTreeSet, HashMap};
 use std::future::Future;
 use std::pin::pin;
@@ -261,7 +261,6 @@ async fn serve<F: FileSystem, P: Port>(
     let turn = slot.turn.get();
     while let Some(request) = slot.port.exchange(reply).await {
         slot.has_served.set(true);
-        let begun = skep_env::now();
         let unique = request.header.unique;
         let header = request.header;
         let (opcode, node) = (request.header.opcode, InodeId::new(request.header.nodeid));
@@ -299,21 +298,22 @@ async fn serve<F: FileSystem, P: Port>(
                     let operation = pin!(ops::perform(&worker.context, parsed, caller));
                     with_origin(origin, operation).await
                 });
-                let outcome = if skep_metrics::is_off() {
-                    performing.await
+                let (outcome, begun) = if skep_metrics::is_off() {
+                    let begun = skep_env::now();
+                    (performing.await, begun)
                 } else {
                     let busy = worker.meter.begin();
                     let (outcome, spent) = skep_env::timed(performing).await;
                     drop(busy);
                     worker.meter.count(&header, (cause.get(), followed), &outcome, &spent);
-                    outcome
+                    (outcome, spent.begun_at)
                 };
                 if slot.turn.get() != turn {
                     ops::abandon(&worker.context, &header, outcome).await;
                     return;
                 }
                 slot.current.set(None);
-                outcome
+                outcome.map(|body| (body, begun))
             }
             Err(errno) => {
                 drop(request);
@@ -322,11 +322,14 @@ async fn serve<F: FileSystem, P: Port>(
         };
         wait_for_memory(&slot.port).await;
         let outcome = match outcome {
-            Ok(body) => {
+            Ok((body, begun)) => {
                 let context = &worker.context;
                 let fs = &context.file_system;
+                // A reply without names and attributes, such as the reply to a read, does not need
+                // the present time.
+                let usual = LazyCell::new(|| context.validity_since(begun));
                 let validity = Validity {
-                    usual: context.validity_since(begun),
+                    usual: &|| *usual,
                     is_shared: &|inode| fs.is_shared(inode),
                     note_shown: &|attributes| fs.note_shown(attributes),
                 };

@@ -125,9 +125,9 @@ record! {
 
 /// How long the kernel may cache the names and attributes in a reply.
 pub(crate) struct Validity<'a> {
-    /// How long after the reply the kernel may cache names, and attributes of inodes that this
-    /// mount does not share with other mounts.
-    pub(crate) usual: Duration,
+    /// Returns how long after the reply the kernel may cache names, and attributes of inodes that
+    /// this mount does not share with other mounts.
+    pub(crate) usual: &'a dyn Fn() -> Duration,
     /// Whether other mounts may change the attributes and pages of an inode while the kernel caches
     /// them.
     pub(crate) is_shared: &'a dyn Fn(InodeId) -> bool,
@@ -151,7 +151,7 @@ impl Validity<'_> {
         if attributes.kind == FileKind::Regular && (self.is_shared)(attributes.inode) {
             Duration::ZERO
         } else {
-            self.usual
+            (self.usual)()
         }
     }
 }
@@ -213,7 +213,7 @@ pub(super) fn entry(attributes: &Attributes, validity: &Validity<'_>) -> EntryOu
     let (blocks, of_attributes) = guessed_blocks(attributes, validity);
     let must_ask = (validity.note_shown)(attributes);
     let of_attributes = if must_ask { Duration::ZERO } else { of_attributes };
-    let validity = validity.usual;
+    let validity = (validity.usual)();
     EntryOut {
         nodeid: attributes.inode.raw(),
         // Inode ids are never reused, so all inodes have the same generation.
