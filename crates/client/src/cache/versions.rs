@@ -54,9 +54,16 @@ impl CachedVersions {
         self.pages.get(inode).is_some()
     }
 
-    /// Returns whether the kernel's cached pages of a file have this version.
+    /// Returns whether the kernel's cached pages of a file have this version. If they do, records
+    /// the version again, so that the table does not evict the version of a file that programs open
+    /// often.
     pub(crate) fn has_pages(&self, inode: InodeId, version: u64) -> bool {
-        self.pages.get(inode) == Some(version)
+        let mut is_held = false;
+        self.pages.update_if(inode, |held| {
+            is_held = *held == version;
+            is_held.then_some(version)
+        });
+        is_held
     }
 
     /// Records that the kernel has dropped its cached pages of a file since metadata has sent this
@@ -98,6 +105,7 @@ impl CachedVersions {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::limits::TABLE_PARTS;
 
     #[test]
     fn kernel_acl_is_outdated_after_a_change_by_another_client() {
@@ -129,6 +137,18 @@ mod tests {
         assert!(!caches.has_pages(inode, 8), "another client made version 7");
         caches.changed_by_us(InodeId::new(10), 3);
         assert!(!caches.has_pages(InodeId::new(10), 3));
+    }
+
+    #[test]
+    fn version_of_an_often_opened_file_is_not_evicted() {
+        let caches =
+            CachedVersions { pages: Recent::new(16 * TABLE_PARTS), ..CachedVersions::new() };
+        let often = InodeId::new(1);
+        caches.pages_dropped(often, 5);
+        for number in 2..=64 * TABLE_PARTS as u64 {
+            caches.pages_dropped(InodeId::new(number), 1);
+            assert!(caches.has_pages(often, 5));
+        }
     }
 
     #[test]
