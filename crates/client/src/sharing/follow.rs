@@ -128,17 +128,11 @@ impl Client {
     /// # Hazard: two mounts that wait for each other
     /// This mount may be renewing its session, and may wait for an acknowledgement of another mount
     /// that waits for this one. So this function does not try again after `TimedOut`.
-    async fn share_reported(
-        &self,
-        state: &Arc<InodeState>,
-        (group, session): (GroupId, SessionId),
-    ) -> bool {
-        let mount = self.mount();
-        let is_awaited = || mount.sessions.is_current(group, session) && !mount.is_ending();
+    async fn share_reported(&self, state: &Arc<InodeState>, session: (GroupId, SessionId)) -> bool {
         let mut is_logged = false;
         // Retry: reports the end again after a pause, until metadata has recorded it or this mount
         // has closed the file.
-        while is_awaited() {
+        while self.is_acknowledgement_awaited(session) {
             let Err(error) = self.begin_to_share(state).await else { return true };
             let has_timed_out = error.code() == ErrorCode::TimedOut;
             if has_timed_out || is_gone(&error) || !state.has_unconfirmed_writes() {
@@ -170,11 +164,9 @@ impl Client {
     async fn report_inline_end(
         &self,
         state: &Arc<InodeState>,
-        (group, session): (GroupId, SessionId),
+        session: (GroupId, SessionId),
     ) -> bool {
-        let mount = self.mount();
-        let is_awaited = || mount.sessions.is_current(group, session) && !mount.is_ending();
-        while state.ending_inline().is_some() && is_awaited() {
+        while state.ending_inline().is_some() && self.is_acknowledgement_awaited(session) {
             match self.confirm_inline_end(state).await {
                 Ok(()) => {}
                 Err(error) if is_gone(&error) => return true,
@@ -190,6 +182,13 @@ impl Client {
             }
         }
         state.ending_inline().is_none()
+    }
+
+    /// Returns whether this mount still has the session of a notification, and does not end. Then
+    /// metadata waits for the acknowledgement of the notification.
+    fn is_acknowledgement_awaited(&self, (group, session): (GroupId, SessionId)) -> bool {
+        let mount = self.mount();
+        mount.sessions.is_current(group, session) && !mount.is_ending()
     }
 
     async fn begin_to_share(&self, state: &Arc<InodeState>) -> Result<()> {
