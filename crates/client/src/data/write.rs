@@ -4,7 +4,7 @@
 
 use crate::client::{Client, Worker};
 use crate::data::complete::UnfinishedWrite;
-use crate::data::locked::{await_orphaned_changes, drive_change};
+use crate::data::locked::drive_change;
 use crate::data::plan::plan;
 use crate::data::write_piece::{Acknowledged, PieceWrite, write_piece};
 use crate::driven::{drive, drive_for};
@@ -72,7 +72,7 @@ impl Writes for Client {
         // If the program is killed, the write continues, and does not need the buffer of the
         // caller, as in `append`.
         let data = Buf::copy_of(&data.bytes());
-        await_orphaned_changes(&file.inode).await;
+        file.inode.await_orphaned_changes().await;
         let Some(writing) = self.begin_write_to(&file, to, &data).await? else { return Ok(()) };
         let (client, inode) = (self.clone(), Arc::clone(&file.inode));
         let work = async move { client.write_begun(file, to, data, writing).await };
