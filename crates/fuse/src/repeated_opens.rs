@@ -116,13 +116,8 @@ impl RepeatedOpens {
     /// Records that an open of the thread failed with `ESTALE`, so that the kernel repeats it. If
     /// the table is full, the mount holds no file for this thread. The thread must have no hold.
     pub(crate) fn failed(&self, thread: u32, mode: OpenMode, now: Duration) {
-        self.with(|threads| {
-            threads.retain(|_, open| open.hold.is_some() || now < open.until);
-            if threads.len() < limits::MAX_REPEATED_OPENS {
-                let until = now + limits::REPEATED_OPEN_TIME;
-                threads.insert(thread, RepeatedOpen { mode, hold: None, name: None, until });
-            }
-        });
+        let until = now + limits::REPEATED_OPEN_TIME;
+        self.insert(thread, RepeatedOpen { mode, hold: None, name: None, until }, now);
     }
 
     /// Records that a creation of `name` failed with `ESTALE` because the name exists, so that the
@@ -135,13 +130,18 @@ impl RepeatedOpens {
         (hold, name): (Hold, HeldName),
         now: Duration,
     ) -> Option<Hold> {
+        let until = now + limits::REPEATED_OPEN_TIME;
+        self.insert(thread, RepeatedOpen { mode, hold: Some(hold), name: Some(name), until }, now)
+    }
+
+    /// Adds the repeated open of a thread. Returns a hold that the caller must release: a former
+    /// hold of the thread, or the hold of `open` if the table is full.
+    fn insert(&self, thread: u32, open: RepeatedOpen, now: Duration) -> Option<Hold> {
         self.with(|threads| {
             threads.retain(|_, open| open.hold.is_some() || now < open.until);
             if threads.len() >= limits::MAX_REPEATED_OPENS {
-                return Some(hold);
+                return open.hold;
             }
-            let until = now + limits::REPEATED_OPEN_TIME;
-            let open = RepeatedOpen { mode, hold: Some(hold), name: Some(name), until };
             threads.insert(thread, open)?.hold
         })
     }
