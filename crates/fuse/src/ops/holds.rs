@@ -78,14 +78,14 @@ pub(super) async fn existing<F: FileSystem>(
         found => found?,
     };
     let held = match found.kind {
-        FileKind::Regular => fs.hold(found.inode).await,
-        _ => Err(ErrorCode::InvalidArgument.into()),
+        FileKind::Regular => Some(fs.hold(found.inode).await),
+        _ => None,
     };
     let handle = match held {
-        Ok(handle) => handle,
+        Some(Ok(handle)) => handle,
         // Another client has removed or replaced the file since the lookup.
-        Err(error) if error.code() == ErrorCode::Stale => return Ok(false),
-        Err(_) => {
+        Some(Err(error)) if error.code() == ErrorCode::Stale => return Ok(false),
+        Some(Err(_)) | None => {
             failed(context, mode, caller);
             return Ok(true);
         }
