@@ -357,10 +357,21 @@ mod tests {
         assert_eq!((len_of::<LockOut>(), len_of::<InvalInodeOut>()), (24, 24));
     }
 
+    /// The validity on a mount that shares no inode with other mounts.
+    fn validity_of(usual: &dyn Fn() -> Duration) -> Validity<'_> {
+        Validity {
+            usual,
+            is_shared: &|_| false,
+            note_shown: &|_| (),
+            note_shown_with_name: &|_| false,
+        }
+    }
+
     #[test]
     fn uncached_entry_lets_the_kernel_cache_only_attributes() {
         let usual = limits::VALIDITY;
-        let validity = Validity { usual: &|| usual, is_shared: &|_| false, note_shown: &|_| false };
+        let left = || usual;
+        let validity = validity_of(&left);
         let now = skep_env::wall_time();
         let attributes = Attributes::new(InodeId::new(9), FileKind::Regular, 0o644, now);
         let times = |body| {
@@ -376,8 +387,7 @@ mod tests {
 
     #[test]
     fn a_reply_that_does_not_fit_is_an_error() {
-        let validity =
-            Validity { usual: &|| limits::VALIDITY, is_shared: &|_| false, note_shown: &|_| false };
+        let validity = validity_of(&|| limits::VALIDITY);
         let fits = |len| encode(ReplyBody::Bytes(vec![0; len]), &Buf::new(8), &validity);
         assert_eq!((fits(9), fits(8)), (Err(libc::EIO), Ok(8)));
     }

@@ -332,6 +332,7 @@ async fn serve<F: FileSystem, P: Port>(
                     usual: &|| *usual,
                     is_shared: &|inode| fs.is_shared(inode),
                     note_shown: &|attributes| fs.note_shown(attributes),
+                    note_shown_with_name: &|attributes| fs.note_shown_with_name(attributes),
                 };
                 reply::encode(body, &slot.port.reply_memory(), &validity)
             }

@@ -1,7 +1,6 @@
 //! Attributes of inodes: reading them for `stat`, and changing them for `chmod`, `chown`, `utimens`
 //! and `truncate`.
 
-use crate::cache::versions::ShownVersion;
 use crate::client::Client;
 use crate::driven::drive;
 use crate::files::handles::HandleId;
@@ -107,10 +106,15 @@ pub trait InodeAttributes {
     ///   since.
     fn check_handle(&self, handle: HandleId) -> Result<()>;
 
-    /// Records that the mount sends these attributes to the kernel. Returns whether the kernel may
-    /// have an out-of-date access control list in its cache. The list is out of date if another
-    /// mount has changed the inode since the kernel read the list.
-    fn note_shown(&self, attributes: &Attributes) -> bool;
+    /// Records that the mount sends these attributes to the kernel in the reply to a request for
+    /// attributes, or to a change of them.
+    fn note_shown(&self, attributes: &Attributes);
+
+    /// Records that the mount sends these attributes to the kernel together with a name of the
+    /// inode. Returns whether the kernel may have an out-of-date access control list in its cache.
+    /// The list is out of date if another mount has changed the inode since the kernel read the
+    /// list.
+    fn note_shown_with_name(&self, attributes: &Attributes) -> bool;
 
     /// Sets the function that the client calls when a file becomes shared. The function makes the
     /// kernel drop its cached attributes of the file.
@@ -229,15 +233,14 @@ impl InodeAttributes for Client {
         self.mount().handles.get_live(handle).map(|_| ())
     }
 
-    fn note_shown(&self, attributes: &Attributes) -> bool {
-        let shown =
-            ShownVersion { version: attributes.change_counter, has_acl: attributes.has_acl };
-        if attributes.kind == FileKind::Regular
-            && let Some(state) = self.mount().inodes.get(attributes.inode)
-        {
-            state.note_shown(attributes);
-        }
-        self.mount().caches.shown(attributes.inode, shown)
+    fn note_shown(&self, attributes: &Attributes) {
+        self.note_shown_in_state(attributes);
+        self.mount().caches.shown(attributes);
+    }
+
+    fn note_shown_with_name(&self, attributes: &Attributes) -> bool {
+        self.note_shown_in_state(attributes);
+        self.mount().caches.shown_with_name(attributes)
     }
 
     fn set_forget(&self, forget: Forget) {
@@ -246,6 +249,15 @@ impl InodeAttributes for Client {
 }
 
 impl Client {
+    /// Records in the state of a file that the mount sends these attributes to the kernel.
+    fn note_shown_in_state(&self, attributes: &Attributes) {
+        if attributes.kind == FileKind::Regular
+            && let Some(state) = self.mount().inodes.get(attributes.inode)
+        {
+            state.note_shown(attributes);
+        }
+    }
+
     async fn attributes_of_root(&self) -> Result<Attributes> {
         let answer = skep_env::timeout(ROOT_PATIENCE, self.attributes(InodeId::ROOT)).await;
         answer.unwrap_or_else(|| Ok(self.mount().seen.root().unwrap_or_else(root_never_seen)))

@@ -23,7 +23,7 @@
 use crate::cache::listings::Listings;
 use crate::cache::recent::Recent;
 use crate::limits::MAX_REMEMBERED_VERSIONS;
-use skep_types::InodeId;
+use skep_types::{Attributes, InodeId};
 
 /// For each inode, the versions of the data and of the attributes in the kernel's caches.
 #[derive(Debug)]
@@ -36,9 +36,11 @@ pub(crate) struct CachedVersions {
 
 /// The version of the attributes that the mount last sent to the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct ShownVersion {
-    pub(crate) version: u64,
-    pub(crate) has_acl: bool,
+struct ShownVersion {
+    version: u64,
+    has_acl: bool,
+    /// Whether the kernel may still have the access control list of an older version in its cache.
+    may_have_old_acl: bool,
 }
 
 impl CachedVersions {
@@ -78,14 +80,33 @@ impl CachedVersions {
         self.pages.note(directory, version) == Some(version)
     }
 
-    /// Records that the mount sends these attributes to the kernel. Returns whether the kernel's
-    /// cached access control list may be out of date. The kernel may have cached the list of
-    /// another version of the inode, or the fact that another version has no list.
-    pub(crate) fn shown(&self, inode: InodeId, now: ShownVersion) -> bool {
-        match self.attributes.note(inode, now) {
-            Some(before) => before.version != now.version && (before.has_acl || now.has_acl),
-            None => now.has_acl,
-        }
+    /// Records that the mount sends these attributes to the kernel in the reply to a request for
+    /// attributes, or to a change of them. The kernel drops the cached access control lists of the
+    /// inode before the first, and after the second.
+    pub(crate) fn shown(&self, attributes: &Attributes) {
+        let Attributes { inode, change_counter: version, has_acl, .. } = *attributes;
+        self.attributes.note(inode, ShownVersion { version, has_acl, may_have_old_acl: false });
+    }
+
+    /// Records that the mount sends these attributes to the kernel together with a name of the
+    /// inode. Returns whether the kernel may have an out-of-date access control list in its cache:
+    /// the list of another version of the inode, or the fact that another version has no list.
+    ///
+    /// # Hazard: the kernel drops a reply
+    /// If the kernel looks up a cached name and finds another inode than before, it drops the
+    /// reply, and looks up the name again. So the function returns true for each reply, until a
+    /// call of [`Self::shown`] means that the kernel has dropped the list.
+    pub(crate) fn shown_with_name(&self, attributes: &Attributes) -> bool {
+        let Attributes { inode, change_counter: version, has_acl, .. } = *attributes;
+        let mut may_have_old_acl = has_acl;
+        self.attributes.update(inode, |before| {
+            if let Some(before) = before {
+                let is_changed = before.version != version && (before.has_acl || has_acl);
+                may_have_old_acl = before.may_have_old_acl || is_changed;
+            }
+            ShownVersion { version, has_acl, may_have_old_acl }
+        });
+        may_have_old_acl
     }
 
     /// Returns whether the attributes last sent to the kernel have this version.
@@ -106,12 +127,27 @@ impl CachedVersions {
 mod tests {
     use super::*;
     use crate::limits::TABLE_PARTS;
+    use skep_types::FileKind;
+
+    /// Attributes of the inode 9.
+    fn attributes(version: u64, has_acl: bool) -> Attributes {
+        let now = skep_env::wall_time();
+        let any = Attributes::new(InodeId::new(9), FileKind::Directory, 0o755, now);
+        Attributes { change_counter: version, has_acl, ..any }
+    }
 
     #[test]
     fn kernel_acl_is_outdated_after_a_change_by_another_client() {
         let caches = CachedVersions::new();
-        let is_old =
-            |version, has_acl| caches.shown(InodeId::new(9), ShownVersion { version, has_acl });
+        // The kernel looks up a name, and requests the attributes if they are not valid.
+        let is_old = |version, has_acl| {
+            let attributes = attributes(version, has_acl);
+            let is_old = caches.shown_with_name(&attributes);
+            if is_old {
+                caches.shown(&attributes);
+            }
+            is_old
+        };
         assert!(!is_old(5, false));
         assert!(!is_old(6, false));
         assert!(is_old(7, true), "another client set a list");
@@ -121,6 +157,18 @@ mod tests {
         assert!(!is_old(9, true), "the mount sent the kernel this version");
         assert!(is_old(10, false), "another client removed the list");
         assert!(!is_old(11, false));
+    }
+
+    #[test]
+    fn acl_is_outdated_until_the_kernel_requests_attributes() {
+        let caches = CachedVersions::new();
+        caches.shown(&attributes(7, true));
+        assert!(caches.shown_with_name(&attributes(8, true)), "the kernel may drop this reply");
+        assert!(caches.shown_with_name(&attributes(8, true)));
+        caches.changed_by_us(InodeId::new(9), 9);
+        assert!(caches.shown_with_name(&attributes(9, false)));
+        caches.shown(&attributes(9, false));
+        assert!(!caches.shown_with_name(&attributes(9, false)));
     }
 
     #[test]
@@ -167,7 +215,7 @@ mod tests {
         let caches = CachedVersions::new();
         let inode = InodeId::new(9);
         assert!(!caches.is_shown(inode, 5));
-        caches.shown(inode, ShownVersion { version: 5, has_acl: false });
+        caches.shown(&attributes(5, false));
         assert!(caches.is_shown(inode, 5));
         caches.changed_by_us(inode, 6);
         assert!(caches.is_shown(inode, 6), "the kernel has the version of its own write");

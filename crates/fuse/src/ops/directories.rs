@@ -42,9 +42,15 @@ async fn read<F: FileSystem>(
     let listed = fs.read_directory(directory, after, max_bytes, with_attributes).await?;
     let is_shared = |inode| fs.is_shared(inode);
     let note_shown = |attributes: &Attributes| fs.note_shown(attributes);
+    let note_shown_with_name = |attributes: &Attributes| fs.note_shown_with_name(attributes);
     let validity_left = context.validity_since(begun);
     let usual = || validity_left;
-    let validity = Validity { usual: &usual, is_shared: &is_shared, note_shown: &note_shown };
+    let validity = Validity {
+        usual: &usual,
+        is_shared: &is_shared,
+        note_shown: &note_shown,
+        note_shown_with_name: &note_shown_with_name,
+    };
     let mut listing = Listing::new(max_bytes, with_attributes.then_some(validity));
     if cursor < DOT {
         listing.push_dot(DOT, directory);

@@ -131,9 +131,12 @@ pub(crate) struct Validity<'a> {
     /// Whether other mounts may change the attributes and pages of an inode while the kernel caches
     /// them.
     pub(crate) is_shared: &'a dyn Fn(InodeId) -> bool,
-    /// Records that a reply passes these attributes to the kernel. Returns true if the kernel may
-    /// still cache an access control list of the inode that another mount has changed since.
-    /// Returns true only once for each change.
+    /// Records that a reply to a request for attributes, or to a change of them, passes these
+    /// attributes to the kernel.
+    pub(crate) note_shown: &'a dyn Fn(&Attributes),
+    /// Records that a reply passes these attributes to the kernel together with a name. Returns
+    /// true if the kernel may still cache an access control list of the inode that another mount
+    /// has changed since.
     ///
     /// # Hazard: cached access control lists
     /// The kernel drops the cached access control lists of an inode when it requests the inode's
@@ -143,7 +146,7 @@ pub(crate) struct Validity<'a> {
     /// attributes before it checks any permission. Invalidating the inode instead would not work,
     /// because the kernel would then ignore the attributes of this reply, and continue with an
     /// outdated owner.
-    pub(crate) note_shown: &'a dyn Fn(&Attributes) -> bool,
+    pub(crate) note_shown_with_name: &'a dyn Fn(&Attributes) -> bool,
 }
 
 impl Validity<'_> {
@@ -211,7 +214,7 @@ fn attr(attributes: &Attributes, blocks: u64) -> Attr {
 
 pub(super) fn entry(attributes: &Attributes, validity: &Validity<'_>) -> EntryOut {
     let (blocks, of_attributes) = guessed_blocks(attributes, validity);
-    let must_ask = (validity.note_shown)(attributes);
+    let must_ask = (validity.note_shown_with_name)(attributes);
     let of_attributes = if must_ask { Duration::ZERO } else { of_attributes };
     let validity = (validity.usual)();
     EntryOut {

@@ -11,8 +11,8 @@ use rustix::process::Uid;
 use rustix::thread::set_thread_res_uid;
 use skep_testkit::files::{self, OrFail};
 use skep_testkit::program::run_in;
-use skep_testkit::spread;
 use skep_testkit::suite::Case;
+use skep_testkit::{PATIENCE, spread, wait_for};
 use std::fs::{self, OpenOptions};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::PermissionsExt;
@@ -23,6 +23,7 @@ pub(crate) const CASES: &[Case<Mounts>] = skep_testkit::cases![attributes:
     xattr_changes_are_visible_immediately_on_other_mounts,
     acls_are_visible_and_enforced_on_other_mounts,
     acl_changes_are_visible_under_another_name,
+    acl_changes_are_visible_under_a_reused_name,
     acl_changes_are_visible_under_recreated_names,
     former_owner_cannot_change_a_file_with_an_acl,
     acls_have_at_most_511_entries,
@@ -105,6 +106,25 @@ fn acl_changes_are_visible_under_another_name(mounts: &Mounts) {
     run_in(here, "setfacl", ["-b", "newer"]);
     files::read_dir(there).for_each(|entry| drop(entry.expect("listed").metadata()));
     assert!(!list("newer").contains("user:23456"), "the list after a listing with the new name");
+}
+
+/// The kernel looks up the reused name twice: it drops the first reply, because its cache has
+/// another inode under this name. docs/semantics.md 1.17.
+fn acl_changes_are_visible_under_a_reused_name(mounts: &Mounts) {
+    let (here, there) = (&mounts.one, &mounts.other);
+    let list = |name: &str| run_in(there, "getfacl", ["--omit-header", "--numeric", name]);
+    files::create_dir(here.join("old"));
+    files::write(here.join("name"), "x");
+    run_in(here, "setfacl", ["-m", "u:23456:r", "old"]);
+    assert!(list("old").contains("user:23456:r"));
+    files::metadata(there.join("name"));
+    files::remove_file(here.join("name"));
+    files::rename(here.join("old"), here.join("name"));
+    run_in(here, "setfacl", ["-m", "u:23456:rwx", "name"]);
+    wait_for("the name belongs to the directory", PATIENCE, || {
+        fs::metadata(there.join("name")).is_ok_and(|found| found.is_dir()).then_some(())
+    });
+    assert!(list("name").contains("user:23456:rwx"), "the list after a stat of the name");
 }
 
 /// The inode has two names. One of these names is a hard link that one mount has removed and the

@@ -59,7 +59,9 @@ impl InodeAttributes for Memory {
         })
     }
 
-    fn note_shown(&self, _attributes: &Attributes) -> bool {
+    fn note_shown(&self, _attributes: &Attributes) {}
+
+    fn note_shown_with_name(&self, _attributes: &Attributes) -> bool {
         false
     }
 
