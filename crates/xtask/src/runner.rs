@@ -39,6 +39,10 @@ const PANICS: usize = 5;
 /// Number of lines of a panic that [`Ended`] has. The first line has the place.
 const PANIC_LINES: usize = 4;
 
+/// Maximum number of characters of each of these lines. An assertion may print kilobytes in one
+/// line, and such a line would hide the other panics. The log has the complete line.
+const LINE_CHARACTERS: usize = 1_500;
+
 impl Runner<'_> {
     /// Runs programs. Starts the programs in the order of `programs`.
     ///
@@ -118,8 +122,23 @@ pub(crate) fn table(ended: &mut [Ended]) -> String {
 fn panics(output: &str) -> Vec<String> {
     let lines: Vec<_> = output.lines().collect();
     let begins = lines.iter().enumerate().filter(|(_, line)| line.contains(" panicked at "));
-    let text = |begin: usize| lines[begin..lines.len().min(begin + PANIC_LINES)].join("\n    ");
+    let text = |begin: usize| {
+        let shown = &lines[begin..lines.len().min(begin + PANIC_LINES)];
+        shown.iter().map(|line| shortened(line)).collect::<Vec<_>>().join("\n    ")
+    };
     begins.take(PANICS).map(|(index, _)| text(index)).collect()
+}
+
+/// Returns the first [`LINE_CHARACTERS`] characters of a line. If the line is longer, the result
+/// also has the number of missing characters.
+fn shortened(line: &str) -> String {
+    match line.char_indices().nth(LINE_CHARACTERS) {
+        None => line.to_owned(),
+        Some((end, _)) => {
+            let missing = line[end..].chars().count();
+            format!("{}... ({missing} more characters in the log)", &line[..end])
+        }
+    }
 }
 
 /// Prints the first panics of all programs that failed, because the end of the output is what a
@@ -166,6 +185,17 @@ mod tests {
             ["thread 'two' (7) panicked at tests/up.rs:9:5:\n    no file\n    more"]
         );
         assert_eq!(panics("test one ... ok"), Vec::<String>::new());
+    }
+
+    #[test]
+    fn long_lines_of_a_panic_are_shortened() {
+        let long = "\u{e4}".repeat(LINE_CHARACTERS);
+        assert_eq!(shortened(&long), long);
+        let longer = format!("{long}+++");
+        assert_eq!(shortened(&longer), format!("{long}... (3 more characters in the log)"));
+        let output = format!("thread 'one' (7) panicked at tests/up.rs:9:5:\n{longer}\nend");
+        let found = panics(&output);
+        assert!(found[0].ends_with("(3 more characters in the log)\n    end"), "{found:?}");
     }
 
     #[test]
