@@ -15,6 +15,8 @@ use std::path::{Path, PathBuf};
 const LONGEST_VALUE: usize = 1 << 16;
 /// Maximum length of the list of a file's extended attribute names, in bytes.
 const LONGEST_LIST: usize = 1 << 16;
+/// Maximum number of bytes of an extended attribute's value that the text of a [`Node`] has.
+const SHOWN_BYTES: usize = 32;
 
 /// The files and directories of a tree. The paths are relative to the root of the tree.
 pub type Tree = BTreeMap<PathBuf, Node>;
@@ -57,10 +59,24 @@ impl fmt::Debug for Node {
             write!(f, " -> {}", target.display())?;
         }
         for (name, value) in &self.attributes {
-            write!(f, ", {}={value:02x?}", name.display())?;
+            write!(f, ", {}={}", name.display(), shown(value))?;
         }
         self.modified.map_or(Ok(()), |time| write!(f, ", modified {time}"))
     }
+}
+
+/// Formats the value of an extended attribute as hexadecimal digits. If the value is longer than
+/// [`SHOWN_BYTES`], the text has only its first bytes, and the length and hash of the whole value.
+/// So the texts of two different values differ.
+fn shown(value: &[u8]) -> String {
+    let first = &value[..value.len().min(SHOWN_BYTES)];
+    let digits: String = first.iter().map(|byte| format!("{byte:02x}")).collect();
+    if value.len() <= SHOWN_BYTES {
+        return format!("0x{digits}");
+    }
+    let mut hasher = DefaultHasher::new();
+    hasher.write(value);
+    format!("0x{digits}... ({} bytes, hash {:x})", value.len(), hasher.finish())
 }
 
 /// Returns the hash of a file's contents.
@@ -182,4 +198,27 @@ pub fn assert_same(expected: &Path, found: &Path, with_times: bool) {
         expected.display(),
         differences.join("\n")
     );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn short_attribute_value_is_shown_completely() {
+        assert_eq!(shown(&[0x00, 0x7f, 0xff]), "0x007fff");
+        assert_eq!(shown(&[]), "0x");
+        assert_eq!(shown(&[1; SHOWN_BYTES]), format!("0x{}", "01".repeat(SHOWN_BYTES)));
+    }
+
+    #[test]
+    fn different_long_attribute_values_have_different_texts() {
+        let value = vec![0xab; 1_000];
+        let mut other = value.clone();
+        other[999] = 0;
+        assert!(shown(&value).starts_with(&format!("0x{}... (", "ab".repeat(SHOWN_BYTES))));
+        assert!(shown(&value).contains("(1000 bytes, hash "), "{}", shown(&value));
+        assert!(shown(&value).len() < 130, "{}", shown(&value));
+        assert_ne!(shown(&value), shown(&other));
+    }
 }
