@@ -25,7 +25,13 @@ const OF_THE_HOST: &[&str] = &["deploy", "ondemand", "deploy_copies", "staging"]
 
 /// Programs that wait for timers nearly all of the time: for the ends of leases, time limits,
 /// retries and alerts. A separate worker runs these programs, because they need little processor
-/// time.
+/// time. All programs of the list together should take as long as the other programs take on
+/// [`WORKERS`] workers. If the list took less time, its worker would end early, and processors
+/// would be idle.
+///
+/// The worker runs the programs in this order. `metadata_groups` limits the pauses of programs, so
+/// it runs last: the programs with the most disk traffic (`kills`, `power_losses`, `packages`) have
+/// ended by then.
 const WAITING: &[&str] = &[
     "notifications",
     "mount_ends",
@@ -36,6 +42,13 @@ const WAITING: &[&str] = &[
     "dead_clients",
     "eviction",
     "mount_waits",
+    "several_hosts",
+    "groups",
+    "without_management",
+    "retirement",
+    "lost_targets",
+    "process_pauses",
+    "metadata_groups",
 ];
 
 /// Expected times of the programs that take long, in seconds, on a host with two cores. The times
@@ -70,8 +83,8 @@ const LOW_PERCENT: u64 = 10;
 /// Number of programs that run at the same time, without the program of [`WAITING`].
 const WORKERS: usize = 2;
 
-/// The programs by the time at which they run. Each list begins with the program that is expected
-/// to take the longest time.
+/// The programs by the time at which they run. The list `waiting` has the order of [`WAITING`].
+/// Each other list begins with the program that is expected to take the longest time.
 struct Plan {
     waiting: Vec<Program>,
     of_the_host: Vec<Program>,
@@ -98,9 +111,10 @@ pub(crate) fn run() -> Outcome {
     let Plan { waiting, of_the_host, others } = plan(programs)?;
     let runner = Runner { logs: LOGS, workers: WORKERS, command };
     let one_at_a_time = Runner { workers: 1, ..runner };
-    // No program of `WAITING` runs at this time, so one more of these programs can run.
-    let at_the_end = Runner { workers: WORKERS + 1, ..runner };
+    // These programs are few, and no other program runs at this time. So all of them start at once.
+    let at_the_end = Runner { workers: OF_THE_HOST.len(), ..runner };
     let begin = Instant::now();
+    let ticks = Ticks::now();
     let (waiting, others) = thread::scope(|scope| {
         let waiting = scope.spawn(|| one_at_a_time.run(waiting));
         let others = runner.run(others);
@@ -108,9 +122,13 @@ pub(crate) fn run() -> Outcome {
     });
     let mut ended = waiting?;
     ended.extend(others?);
+    let ticks_at_the_end = Ticks::now();
     ended.extend(at_the_end.run(of_the_host)?);
+    let idle = [ticks.idle_percent(ticks_at_the_end), ticks_at_the_end.idle_percent(Ticks::now())];
     println!("\n{}", table(&mut ended));
     println!("{} programs ran for {:.1} s", ended.len(), begin.elapsed().as_secs_f64());
+    let [idle, idle_at_the_end] = idle;
+    println!("processors were idle for {idle} % of the time, then for {idle_at_the_end} %");
     ended.iter().filter_map(warning).for_each(|line| println!("{line}"));
     let mut failed = failed(&ended);
     if call(cargo, &[BLACK_BOX, &["--doc"]].concat(), &[]).is_err() {
@@ -120,6 +138,37 @@ pub(crate) fn run() -> Outcome {
         Ok(())
     } else {
         Err(format!("these tests failed: {}", failed.join(", ")))
+    }
+}
+
+/// Times of all processors of the host since the host was started, in ticks of the kernel. All
+/// values are zero if the kernel does not show them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Ticks {
+    all: u64,
+    /// The time in which a processor had no work, or only waited for a disk.
+    idle: u64,
+}
+
+impl Ticks {
+    fn now() -> Self {
+        let stat = std::fs::read_to_string("/proc/stat").unwrap_or_default();
+        Self::parse(&stat).unwrap_or_default()
+    }
+
+    /// Parses the text of `/proc/stat`. Its first line has the times of all processors: user,
+    /// nice, system, idle, iowait, irq, softirq and steal. Later fields repeat parts of the first.
+    fn parse(stat: &str) -> Option<Self> {
+        let fields = stat.lines().next()?.strip_prefix("cpu ")?.split_whitespace().take(8);
+        let times = fields.map(|field| field.parse().ok()).collect::<Option<Vec<u64>>>()?;
+        Some(Self { all: times.iter().sum(), idle: times.get(3)? + times.get(4)? })
+    }
+
+    /// Returns the share of the time until `end` in which processors were idle, in percent. A large
+    /// share means that another worker could shorten the step.
+    fn idle_percent(self, end: Self) -> u64 {
+        let all = end.all.saturating_sub(self.all).max(1);
+        end.idle.saturating_sub(self.idle) * 100 / all
     }
 }
 
@@ -162,8 +211,9 @@ fn plan(mut programs: Vec<Program>) -> Outcome<Plan> {
     }
     programs.sort_by_key(|program| std::cmp::Reverse(expected(&program.name)));
     let is_in = |list: &[&str], program: &Program| list.contains(&program.name.as_str());
-    let (waiting, others): (Vec<_>, Vec<_>) =
+    let (mut waiting, others): (Vec<_>, Vec<_>) =
         programs.into_iter().partition(|program| is_in(WAITING, program));
+    waiting.sort_by_key(|program| WAITING.iter().position(|name| *name == program.name));
     let (of_the_host, others) = others.into_iter().partition(|program| is_in(OF_THE_HOST, program));
     Ok(Plan { waiting, of_the_host, others })
 }
@@ -233,13 +283,24 @@ mod tests {
         let Plan { waiting, of_the_host, others } = plan(all()).expect("all names exist");
         assert_eq!(waiting.len() + of_the_host.len() + others.len(), count);
         assert_eq!(names(&of_the_host), OF_THE_HOST);
-        assert_eq!((names(&waiting)[0], waiting.len()), ("notifications", WAITING.len()));
-        assert_eq!(names(&others)[0], "metadata_groups");
+        assert_eq!(names(&waiting), WAITING);
+        assert_eq!(names(&others)[0], "kills");
         assert_eq!(names(&others).last(), Some(&"advise"));
-        for list in [waiting, of_the_host, others] {
+        for list in [of_the_host, others] {
             let expected: Vec<_> = list.iter().map(|program| expected(&program.name)).collect();
             assert!(expected.is_sorted_by(|one, two| one >= two), "{expected:?}");
         }
+    }
+
+    #[test]
+    fn idle_share_is_computed_from_two_readings_of_the_kernel() {
+        let begin = Ticks::parse("cpu  10 0 10 70 10 0 0 0 5 0\ncpu0 1 2").expect("all fields");
+        assert_eq!(begin, Ticks { all: 100, idle: 80 });
+        let end = Ticks::parse("cpu  60 0 60 170 10 0 0 0 9 0").expect("all fields");
+        assert_eq!(begin.idle_percent(end), 50);
+        assert_eq!(begin.idle_percent(begin), 0);
+        assert_eq!(Ticks::parse("intr 1 2"), None);
+        assert_eq!(Ticks::parse("cpu  1 2"), None);
     }
 
     #[test]
