@@ -10,9 +10,21 @@ use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+/// The feature of this package that needs `skep-fuse`. All checks and tests of the workspace select
+/// the feature, and thus include the decoder of kernel requests.
+pub(crate) const KERNEL_REQUESTS_FEATURE: &str = "xtask/kernel-requests";
+
 /// Arguments of the test of all crates, except the crates that have a step of their own.
-pub(crate) const UNIT_TESTS: &[&str] =
-    &["test", "--workspace", "--exclude", "skep-sim", "--exclude", "skep-testkit"];
+pub(crate) const UNIT_TESTS: &[&str] = &[
+    "test",
+    "--workspace",
+    "--exclude",
+    "skep-sim",
+    "--exclude",
+    "skep-testkit",
+    "--features",
+    KERNEL_REQUESTS_FEATURE,
+];
 
 /// Arguments of the tests of the simulator.
 pub(crate) const SIMULATION: &[&str] = &["test", "--release", "--package", "skep-sim"];

@@ -1,6 +1,6 @@
 //! `cargo xtask ci`: the table of all steps of CI, in their order.
 
-use crate::built::{self, Program, SIMULATION, UNIT_TESTS};
+use crate::built::{self, KERNEL_REQUESTS_FEATURE, Program, SIMULATION, UNIT_TESTS};
 use crate::needs::is_installed;
 use crate::repository::{Outcome, root, run as call};
 use crate::runner::{Runner, failed, table};
@@ -50,6 +50,7 @@ const STEPS: &[Step] = &[
     Step { name: "page", needs_machine: true, budget: 10, run: test_page },
     Step { name: "test", needs_machine: true, budget: 590, run: test },
     Step { name: "docs", needs_machine: false, budget: 20, run: check_docs },
+    // The step `test` fuzzes the decoder of kernel requests.
     Step {
         name: "fuzz", needs_machine: false, budget: 40,
         run: || fuzz::run(&fuzz::Options::default()),
@@ -68,7 +69,9 @@ fn cargo(arguments: &[&str]) -> Outcome {
 }
 
 fn clippy() -> Outcome {
-    cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"])
+    let features = ["--features", KERNEL_REQUESTS_FEATURE];
+    let packages = ["clippy", "--workspace", "--all-targets"];
+    cargo(&[&packages[..], &features, &["--", "-D", "warnings"]].concat())
 }
 
 /// Checks the licences and sources of all libraries. The check for known vulnerabilities (`cargo
@@ -140,7 +143,8 @@ fn test_page() -> Outcome {
 /// Builds the documentation for developers, with private items, so that links to private items are
 /// valid.
 fn rustdoc() -> Outcome {
-    let arguments = ["doc", "--workspace", "--no-deps", "--document-private-items"];
+    let packages = ["doc", "--workspace", "--no-deps", "--features", KERNEL_REQUESTS_FEATURE];
+    let arguments = [&packages[..], &["--document-private-items"]].concat();
     let flags = "-D warnings -A rustdoc::private_intra_doc_links";
     call(env!("CARGO"), &arguments, &[("RUSTDOCFLAGS", flags)])
 }

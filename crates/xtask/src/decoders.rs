@@ -23,10 +23,16 @@ pub struct Decoder {
 const MESSAGES: &[Decoder] = &[
     Decoder { name: "header", check: check_header, seeds: Vec::new },
     Decoder { name: "body", check: check_body, seeds: Vec::new },
-    Decoder { name: "fuse_request", check: check_fuse_request, seeds: fuse_requests },
+    #[cfg(feature = "kernel-requests")]
+    Decoder { name: KERNEL_REQUESTS, check: check_fuse_request, seeds: fuse_requests },
 ];
 
-/// Returns all decoders.
+/// Name of the decoder of kernel requests, which only a build with the feature `kernel-requests`
+/// has.
+#[cfg(feature = "kernel-requests")]
+pub const KERNEL_REQUESTS: &str = "fuse_request";
+
+/// Returns all decoders of this build.
 pub fn all() -> impl Iterator<Item = &'static Decoder> {
     MESSAGES.iter().chain(records::RECORDS)
 }
@@ -77,12 +83,14 @@ fn check_body(bytes: &[u8]) {
 
 /// Checks the decoder of kernel requests. The check requires only that the decoder never panics,
 /// because kernel requests have no encoder.
+#[cfg(feature = "kernel-requests")]
 fn check_fuse_request(bytes: &[u8]) {
     let _ = skep_fuse::is_request(bytes);
 }
 
 /// Returns one kernel request of each kind. Each request consists of the header with its opcode,
 /// the struct of the operation, and two names.
+#[cfg(feature = "kernel-requests")]
 fn fuse_requests() -> Vec<Vec<u8>> {
     let request = |opcode: u8| {
         let mut bytes = vec![0; 40];

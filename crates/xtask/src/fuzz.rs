@@ -8,7 +8,8 @@
 //! A run writes an input that fails to [`FAILURES`]. Commit this file together with the repair.
 //! Each later run, including the runs of CI, first checks all inputs in that directory.
 
-use crate::repository::{Outcome, root};
+use crate::built::KERNEL_REQUESTS_FEATURE;
+use crate::repository::{Outcome, root, run as call};
 use crate::vectors;
 use skep_types::random::SplitMix64;
 use skep_wire::frame::{HEADER_BYTES, Header};
@@ -184,7 +185,44 @@ fn fuzz(decoder: &Decoder, seeds: &[&[u8]], seed: u64, rounds: u64) -> Result<()
     Ok(())
 }
 
-/// Checks the inputs that once failed, and then fuzzes all decoders with the same number of rounds.
+/// Returns a seed that no earlier run has used.
+fn new_seed() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    now.as_nanos() as u64
+}
+
+/// Checks the inputs of one decoder that once failed, and then fuzzes the decoder. `seeds` has the
+/// valid inputs of all decoders.
+///
+/// # Errors
+/// Fails like [`run`].
+fn run_decoder(decoder: &Decoder, seeds: &[(&str, Vec<u8>)], seed: u64, rounds: u64) -> Outcome {
+    let of_decoder = seeds.iter().filter(|(name, _)| *name == decoder.name);
+    let own: Vec<&[u8]> = of_decoder.map(|(_, seed)| seed.as_slice()).collect();
+    if own.is_empty() {
+        return Err(format!(
+            "there are no vectors for the decoder {}: run `cargo xtask vectors`",
+            decoder.name
+        ));
+    }
+    let directory = root().join(FAILURES).join(decoder.name);
+    check_earlier_failures(decoder, &directory)?;
+    if let Err(failure) = fuzz(decoder, &own, seed, rounds) {
+        return Err(format!(
+            "decoder {} failed in round {} with the input in {}; repeat the round with \
+             `cargo xtask fuzz --seed {} --rounds 1`",
+            decoder.name,
+            failure.round,
+            failure.keep(&directory)?.display(),
+            failure.seed
+        ));
+    }
+    Ok(())
+}
+
+/// Checks the inputs that once failed, and then fuzzes all decoders of this build with the same
+/// number of rounds. Only a build with the feature `kernel-requests` has the decoder of kernel
+/// requests.
 ///
 /// # Errors
 /// Names the decoder that failed, the file with its input, and the command that repeats the round.
@@ -193,33 +231,30 @@ pub(crate) fn run(options: &Options) -> Outcome {
     if options.write_corpus {
         return write_corpus(&seeds);
     }
-    let seed = options.seed.unwrap_or_else(|| {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        now.as_nanos() as u64
-    });
-    for decoder in decoders::all() {
-        let of_decoder = seeds.iter().filter(|(name, _)| *name == decoder.name);
-        let own: Vec<&[u8]> = of_decoder.map(|(_, seed)| seed.as_slice()).collect();
-        if own.is_empty() {
-            return Err(format!(
-                "there are no vectors for the decoder {}: run `cargo xtask vectors`",
-                decoder.name
-            ));
-        }
-        let directory = root().join(FAILURES).join(decoder.name);
-        check_earlier_failures(decoder, &directory)?;
-        if let Err(failure) = fuzz(decoder, &own, seed, options.rounds) {
-            return Err(format!(
-                "decoder {} failed in round {} with the input in {}; repeat the round with \
-                 `cargo xtask fuzz --seed {} --rounds 1`",
-                decoder.name,
-                failure.round,
-                failure.keep(&directory)?.display(),
-                failure.seed
-            ));
-        }
+    let seed = options.seed.unwrap_or_else(new_seed);
+    decoders::all().try_for_each(|decoder| run_decoder(decoder, &seeds, seed, options.rounds))
+}
+
+/// Does the same as [`run`] with all decoders. If this build has no decoder of kernel requests,
+/// this function builds the package with this decoder, and runs the command of that build.
+///
+/// # Errors
+/// Fails like [`run`], or if cargo cannot build the package.
+pub(crate) fn run_with_all_decoders(options: &Options) -> Outcome {
+    if cfg!(feature = "kernel-requests") {
+        return run(options);
     }
-    Ok(())
+    let package = ["run", "--quiet", "--package", "xtask", "--features", KERNEL_REQUESTS_FEATURE];
+    let rounds = options.rounds.to_string();
+    let mut arguments = [&package[..], &["--", "fuzz", "--rounds", rounds.as_str()]].concat();
+    let seed = options.seed.map(|seed| seed.to_string());
+    if let Some(seed) = &seed {
+        arguments.extend(["--seed", seed.as_str()]);
+    }
+    if options.write_corpus {
+        arguments.push("--write-corpus");
+    }
+    call(env!("CARGO"), &arguments, &[])
 }
 
 #[cfg(test)]
@@ -270,5 +305,14 @@ mod tests {
         assert_eq!(check(|bytes| assert_eq!(bytes, [0, 0x7f, 0xff])), Ok(()));
         fs::write(&path, "no digits").unwrap();
         assert!(check(|_| ()).unwrap_err().contains("hexadecimal"));
+    }
+
+    /// Runs in the step `test` of CI. The step `fuzz` runs in a build without this decoder.
+    #[cfg(feature = "kernel-requests")]
+    #[test]
+    fn mutated_kernel_requests_never_cause_a_panic() {
+        let is_wanted = |it: &&Decoder| it.name == decoders::KERNEL_REQUESTS;
+        let decoder = decoders::all().find(is_wanted).unwrap();
+        assert_eq!(run_decoder(decoder, &seeds().unwrap(), new_seed(), DEFAULT.rounds), Ok(()));
     }
 }

@@ -94,7 +94,7 @@ fn main() -> ExitCode {
         Command::Docs { check } => docs::run(check),
         Command::Dashboards { check } => dashboards::run(check),
         Command::Vectors { check } => vectors::run(check),
-        Command::Fuzz(options) => fuzz::run(&options),
+        Command::Fuzz(options) => fuzz::run_with_all_decoders(&options),
         Command::Suites => suites::run(),
         Command::External(options) => external::run(&options),
         Command::Package(options) => package::run(&options),
