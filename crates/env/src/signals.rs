@@ -123,12 +123,54 @@ impl Signals {
             libc::pthread_sigmask(libc::SIG_SETMASK, &raw const set, std::ptr::null_mut());
         }
     }
+
+    /// Ends this process by the signal `number`, which the process has received as a value. The
+    /// parent then gets the same wait status as from a program that does not handle signals.
+    ///
+    /// The signal also ends a process that ignored this signal from its start. A shell without job
+    /// control makes its background commands ignore SIGINT and SIGQUIT, and `nohup` makes a command
+    /// ignore SIGHUP. The kernel still delivers such a signal to a process that blocks the signal.
+    ///
+    /// Values are not dropped. Other signals that the process blocks stay blocked.
+    pub fn end_process(number: i32) -> ! {
+        // SAFETY: `SIG_DFL` is no function of this process, and `raise` takes no pointers. The set
+        // is initialised by `sigemptyset` before it is used.
+        unsafe {
+            libc::signal(number, libc::SIG_DFL);
+            let mut set = std::mem::zeroed::<libc::sigset_t>();
+            libc::sigemptyset(&raw mut set);
+            libc::sigaddset(&raw mut set, number);
+            libc::pthread_sigmask(libc::SIG_UNBLOCK, &raw const set, std::ptr::null_mut());
+            libc::raise(number);
+        }
+        // The default action of this signal does not end a process.
+        std::process::exit(128 + number)
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::time::Duration;
+
+    /// Regression test: `skep stats` sent itself the signal without a change of its action. After
+    /// Ctrl-C, a process that ignored SIGINT from its start ended with the exit code of a success.
+    #[test]
+    fn ignored_signal_ends_a_process_that_received_it() {
+        // SAFETY: until its end, the child makes only calls that are async-signal-safe.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            // SAFETY: `SIG_IGN` is no function of this process.
+            unsafe { libc::signal(libc::SIGINT, libc::SIG_IGN) };
+            Signals::end_process(libc::SIGINT);
+        }
+        assert!(child > 0, "{}", io::Error::last_os_error());
+        let mut status = 0;
+        // SAFETY: `status` is valid for writes during the call.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        assert!(libc::WIFSIGNALED(status), "{status}");
+        assert_eq!(libc::WTERMSIG(status), libc::SIGINT);
+    }
 
     /// Before the fix, dropping the wait could drop a signal that the kernel had already handed
     /// over.

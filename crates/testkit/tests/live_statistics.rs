@@ -7,6 +7,7 @@ use skep_testkit::terminal::{Screen, TerminalProgram};
 use skep_testkit::{Cluster, Shape};
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
 
 const BACKSPACE: &str = "\x7f";
 const ESCAPE: &str = "\x1b";
@@ -139,6 +140,25 @@ fn signals_end_the_live_view_with_a_restored_terminal() {
         assert_eq!(shown.wait_for_end().signal(), Some(signal.as_raw()), "{signal:?} {key:?}");
         shown.check_restored();
     }
+}
+
+/// A shell without job control makes its background commands ignore SIGINT, and their programs
+/// inherit that. Ctrl-C then closed the view, and the command ended with the exit code of `q`.
+///
+/// Command: skep stats.
+#[test]
+fn ctrl_c_ends_a_live_view_whose_parent_ignores_sigint() {
+    let cluster = Cluster::start(Shape::small());
+    let (program, data) = (cluster::program(), cluster.data().to_str().expect("UTF-8"));
+    let program = program.to_str().expect("UTF-8");
+    let ignoring = ["-c", "trap '' INT; exec \"$@\"", "sh", program];
+    let command = ["stats", "--by", "node", "--interval", "200ms", "--cluster", data];
+    let all = [&ignoring[..], &command].concat();
+    let mut shown = TerminalProgram::start(Path::new("sh"), &all, 80, 24);
+    shown.wait_for_texts(&["cluster  by node", "storage-1", "sum "]);
+    shown.press("\x03");
+    assert_eq!(shown.wait_for_end().signal(), Some(Signal::INT.as_raw()));
+    shown.check_restored();
 }
 
 /// Command: skep stats.

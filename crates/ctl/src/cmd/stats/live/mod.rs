@@ -77,8 +77,7 @@ pub(super) fn show(source: Source, by: Division, span: SpanArgs) -> Result<()> {
     let end = crate::cmd::block_on(async move { run(source, by, &span, signals).await })?;
     if let End::Signal(number) = end {
         // The terminal is restored, so the signal may end the process as usual.
-        Signals::unblock_all();
-        skep_env::send_signal(std::process::id(), number)?;
+        Signals::end_process(number);
     }
     Ok(())
 }
