@@ -15,6 +15,7 @@
 use super::keys::{Key, KeyDecoder};
 use super::view::Size;
 use crate::output::write_bytes;
+use rustix::io::Errno;
 use rustix::process::getpgrp;
 use rustix::termios::{
     LocalModes, OptionalActions, SpecialCodeIndex, Termios, tcgetattr, tcgetpgrp, tcgetwinsize,
@@ -75,14 +76,40 @@ pub(super) fn is_in_foreground() -> bool {
 /// Changes the modes of a terminal, and remembers its previous ones for [`restore`].
 fn change_modes(input: OwnedFd, output: OwnedFd) -> io::Result<()> {
     let saved = tcgetattr(&input)?;
+    tcsetattr(&input, OptionalActions::Now, &modes_of_view(&saved))?;
+    *USED.lock().unwrap_or_else(PoisonError::into_inner) = Some(Modes { input, output, saved });
+    Ok(())
+}
+
+/// Returns the modes of a terminal for the live view. `saved` is the modes for other programs.
+fn modes_of_view(saved: &Termios) -> Termios {
     let mut modes = saved.clone();
     modes.local_modes.remove(LocalModes::ICANON | LocalModes::ECHO);
+    // Ctrl-C and Ctrl-Z discard no keys and no output. Without this mode, Ctrl-C could discard a
+    // key after `poll` has reported the key. The read of this key would then wait for the next key,
+    // and the event loop with it, so Ctrl-C would have no effect. Ctrl-C could also discard the end
+    // of a control sequence of a frame, and the terminal would misread the first sequence of
+    // `LEAVE`.
+    modes.local_modes.insert(LocalModes::NOFLSH);
     // A read returns after one byte, and has no time limit.
     modes.special_codes[SpecialCodeIndex::VMIN] = 1;
     modes.special_codes[SpecialCodeIndex::VTIME] = 0;
-    tcsetattr(&input, OptionalActions::Now, &modes)?;
-    *USED.lock().unwrap_or_else(PoisonError::into_inner) = Some(Modes { input, output, saved });
-    Ok(())
+    modes
+}
+
+/// Writes [`LEAVE`]. Ignores errors other than an interruption, because the terminal may have been
+/// closed.
+fn write_leave(output: &OwnedFd) {
+    let mut rest = LEAVE;
+    while !rest.is_empty() {
+        // Retry: while the buffer of the terminal is full, a completion of the event loop can
+        // interrupt the write before its end.
+        match rustix::io::write(output, rest) {
+            Ok(count) if count > 0 => rest = &rest[count..],
+            Err(Errno::INTR) => {}
+            Ok(_) | Err(_) => return,
+        }
+    }
 }
 
 /// Restores the terminal if this process uses it. Ignores errors, because the terminal may have
@@ -91,7 +118,7 @@ fn restore() {
     // If another thread holds the lock, that thread restores the terminal at this moment.
     let Ok(mut used) = USED.try_lock() else { return };
     if let Some(Modes { input, output, saved }) = used.take() {
-        let _ = rustix::io::write(&output, LEAVE);
+        write_leave(&output);
         let _ = tcsetattr(&input, OptionalActions::Now, &saved);
     }
 }
@@ -230,6 +257,16 @@ mod tests {
     use super::*;
     use rustix::pty::{OpenptFlags, ioctl_tiocgptpeer, openpt, unlockpt};
 
+    /// Returns the two sides of a new pseudo-terminal: the side of the user, and the side of the
+    /// program.
+    fn pseudo_terminal() -> (OwnedFd, OwnedFd) {
+        let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
+        let emulator = openpt(flags).unwrap();
+        unlockpt(&emulator).unwrap();
+        let terminal = ioctl_tiocgptpeer(&emulator, flags).unwrap();
+        (emulator, terminal)
+    }
+
     fn modes(terminal: &OwnedFd) -> String {
         format!("{:?}", tcgetattr(terminal).unwrap())
     }
@@ -242,10 +279,7 @@ mod tests {
     /// terminal without echo.
     #[test]
     fn panic_restores_the_terminal() {
-        let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
-        let emulator = openpt(flags).unwrap();
-        unlockpt(&emulator).unwrap();
-        let terminal = ioctl_tiocgptpeer(&emulator, flags).unwrap();
+        let (emulator, terminal) = pseudo_terminal();
         let before = modes(&terminal);
         restore_before_panics();
         change_modes(terminal.try_clone().unwrap(), terminal.try_clone().unwrap()).unwrap();
@@ -257,5 +291,22 @@ mod tests {
         assert_eq!(&shown[..count], LEAVE);
         restore();
         assert_eq!(modes(&terminal), before);
+    }
+
+    /// Regression test: Ctrl-C discarded the keys before it, also keys that the program was about
+    /// to read.
+    #[test]
+    fn ctrl_c_discards_no_earlier_key() {
+        let (emulator, terminal) = pseudo_terminal();
+        let view = modes_of_view(&tcgetattr(&terminal).unwrap());
+        tcsetattr(&terminal, OptionalActions::Now, &view).unwrap();
+        assert_eq!(rustix::io::write(&emulator, b"j\x03k"), Ok(3));
+        let mut keys = Vec::new();
+        while !keys.ends_with(b"k") {
+            let mut bytes = [0; 16];
+            let count = rustix::io::read(&terminal, &mut bytes).unwrap();
+            keys.extend_from_slice(&bytes[..count]);
+        }
+        assert_eq!(keys, b"jk");
     }
 }
