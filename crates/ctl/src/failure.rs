@@ -3,7 +3,7 @@
 //! Scripts rely on the exit codes, which docs/operations/output.md lists.
 
 use crate::near_misses;
-use crate::output::is_for_people;
+use crate::output::{is_for_people, say_aside, warn};
 use serde::Serialize;
 use skep_types::{Error, ErrorCode};
 use std::io::IsTerminal;
@@ -89,7 +89,7 @@ pub(crate) fn report(error: &Error) -> ExitCode {
         && !std::io::stderr().is_terminal();
     match is_for_people() {
         true if logs => tracing::error!("{}", describe(error)),
-        true => eprintln!("skep: {}", without_errno(&describe(error))),
+        true => warn(&without_errno(&describe(error))),
         false => print(&error.code().to_string(), &describe(error), exit_code),
     }
     ExitCode::from(exit_code)
@@ -104,7 +104,7 @@ pub(crate) fn report_usage(error: &clap::Error) -> ExitCode {
         (true, None) if error.use_stderr() => {
             print("Usage", error.to_string().trim_end(), WRONG_USE);
         }
-        (false, Some(answer)) => eprintln!("skep: {answer} (`skep --help` lists all commands)"),
+        (false, Some(answer)) => warn(&format!("{answer} (`skep --help` lists all commands)")),
         (_, None) => error.exit(),
     }
     ExitCode::from(WRONG_USE)
@@ -123,7 +123,7 @@ fn wants_json() -> bool {
 
 fn print(code: &str, message: &str, exit_code: u8) {
     let failure = Failure { error: Details { code, message, exit_code } };
-    eprintln!("{}", serde_json::to_string(&failure).expect("text and numbers fit into JSON"));
+    say_aside(&serde_json::to_string(&failure).expect("text and numbers fit into JSON"));
 }
 
 fn exit_code(code: ErrorCode) -> u8 {

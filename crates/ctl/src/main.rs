@@ -4,6 +4,10 @@
 //! whole cluster on one host (`local`). Each command has a file in `cmd`, which parses arguments
 //! and prints results. Libraries do the work.
 
+// These macros panic at a closed pipe and at a full disk. Use `output::say` and
+// `output::say_aside`.
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+
 mod access;
 mod account;
 mod cli;

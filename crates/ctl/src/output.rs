@@ -142,9 +142,15 @@ fn in_form<T: Serialize>(
 }
 
 /// Prints a warning to standard error, so that the warning does not mix with the result on standard
-/// output. Ignores errors of this output, because a warning must not make the command fail.
+/// output.
 pub(crate) fn warn(text: &str) {
-    let _ = writeln!(std::io::stderr().lock(), "skep: {text}");
+    say_aside(&format!("skep: {text}"));
+}
+
+/// Prints one or more lines to standard error. Ignores errors of this output: a closed pipe or a
+/// full disk must not end the command or change its exit code. `eprintln!` would panic.
+pub(crate) fn say_aside(text: &str) {
+    let _ = writeln!(std::io::stderr().lock(), "{text}");
 }
 
 /// Prints one or more lines to standard output. A closed pipe is not an error.

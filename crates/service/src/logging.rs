@@ -52,6 +52,9 @@ pub fn start(filter: &str, limit: ByteSize) -> Result<()> {
     let builder = tracing_subscriber::fmt()
         .with_env_filter(parse(filter)?)
         .with_writer(Mutex::new(LogOutput::new(limit.0)))
+        // After a failed write, the library would report the failure with `eprintln!`. This macro
+        // panics if standard error is a full disk or a closed pipe, and the process would end.
+        .log_internal_errors(false)
         .with_ansi(std::io::stderr().is_terminal())
         .with_target(false)
         .compact();

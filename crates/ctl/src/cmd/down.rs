@@ -3,7 +3,7 @@
 use crate::help::{Example, examples};
 use crate::local::children::tail;
 use crate::local::layout::Layout;
-use crate::output::{is_for_people, print};
+use crate::output::{is_for_people, print, say_aside};
 use serde::Serialize;
 use skep_types::{Error, ErrorCode, Result};
 use std::path::{Path, PathBuf};
@@ -34,7 +34,7 @@ const SILENCE: Duration = Duration::from_secs(2);
 fn show_progress(log: &Path, read: u64) -> u64 {
     let end = std::fs::metadata(log).map_or(read, |it| it.len());
     if end > read && is_for_people() {
-        eprintln!("{}", tail(log, read, usize::MAX));
+        say_aside(&tail(log, read, usize::MAX));
     }
     end
 }

@@ -1,9 +1,9 @@
 //! `skep deploy units`: prints the systemd units that belong to this program. The scripts of a
 //! deployment run it on the hosts.
 
+use crate::output::{say, write_bytes};
 use skep_deploy::units;
 use skep_types::{Error, ErrorCode, Result};
-use std::io::Write;
 
 /// Print the paths of the systemd units of this program, or the text of one
 #[derive(Debug, clap::Args)]
@@ -17,12 +17,9 @@ pub(crate) struct UnitsArgs {
 }
 
 pub(crate) fn run(args: &UnitsArgs) -> Result<()> {
-    let mut output = std::io::stdout().lock();
     let Some(path) = &args.file else {
-        for path in units::paths(args.monitor) {
-            writeln!(output, "{path}")?;
-        }
-        return Ok(());
+        let paths: Vec<_> = units::paths(args.monitor).collect();
+        return say(&paths.join("\n"));
     };
     let text = units::text(path).ok_or_else(|| {
         let what = format!(
@@ -31,6 +28,5 @@ pub(crate) fn run(args: &UnitsArgs) -> Result<()> {
         );
         Error::new(ErrorCode::NotFound, what)
     })?;
-    output.write_all(text.as_bytes())?;
-    Ok(())
+    write_bytes(text.as_bytes())
 }

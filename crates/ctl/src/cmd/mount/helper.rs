@@ -6,6 +6,7 @@
 
 use super::{DEFAULT_LOG, DEFAULT_TRANSPORT, MountArgs};
 use crate::helper_arguments::{FAILED, WRONGLY_CALLED, option_value, wrong};
+use crate::output::say_aside;
 use skep_types::{ErrorCode, Result};
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -14,7 +15,7 @@ use std::process::ExitCode;
 pub(crate) fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let result = parse(arguments).and_then(|args| super::run(&args));
     let Err(error) = result else { return ExitCode::SUCCESS };
-    eprintln!("mount.skep: {}", crate::failure::describe(&error));
+    say_aside(&format!("mount.skep: {}", crate::failure::describe(&error)));
     match error.code() {
         ErrorCode::InvalidArgument => ExitCode::from(WRONGLY_CALLED),
         _ => ExitCode::from(FAILED),

@@ -13,7 +13,7 @@ use crate::help::{Example, examples};
 use crate::local::children::{LOG_LIMIT, describe, tail};
 use crate::local::readiness::Readiness;
 use crate::mount_result;
-use crate::output::{is_for_people, print};
+use crate::output::{is_for_people, print, warn};
 use crate::program::program;
 use crate::values;
 pub(crate) use log_place::LOGS_OF_ROOT;
@@ -448,7 +448,7 @@ impl Warnings {
         let Some(end) = new.iter().rposition(|byte| *byte == b'\n') else { return };
         for line in String::from_utf8_lossy(&new[..end]).lines() {
             if let Some((_, text)) = line.split_once(WARNING_MARK) {
-                eprintln!("skep: {text}");
+                warn(text);
             }
         }
         self.read += end as u64 + 1;

@@ -3,7 +3,7 @@
 use super::report;
 use crate::cmd::bench::{listed, named};
 use crate::help::{Example, examples};
-use crate::output::{is_for_people, print, span, utc};
+use crate::output::{is_for_people, print, say_aside, span, utc};
 use crate::values;
 use serde::Serialize;
 use skep_lab::State;
@@ -205,7 +205,7 @@ fn is_taken(directory: &Path) -> Error {
 
 fn print_progress(what: &str) {
     if is_for_people() {
-        eprintln!("{what}");
+        say_aside(what);
     }
 }
 

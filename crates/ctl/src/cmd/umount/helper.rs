@@ -12,6 +12,7 @@
 
 use super::UmountArgs;
 use crate::helper_arguments::{FAILED, WRONGLY_CALLED, option_value, wrong};
+use crate::output::say_aside;
 use skep_types::{Error, ErrorCode, Result};
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
@@ -36,7 +37,7 @@ pub(crate) fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         false => super::run(&UmountArgs { directory: call.directory, lazy: call.is_lazy }),
     });
     let Err(error) = result else { return ExitCode::SUCCESS };
-    eprintln!("umount.fuse.skep: {}", crate::failure::describe(&error));
+    say_aside(&format!("umount.fuse.skep: {}", crate::failure::describe(&error)));
     match error.code() {
         // The directory is unmounted, and the process of the mount still runs.
         ErrorCode::TimedOut => ExitCode::SUCCESS,
