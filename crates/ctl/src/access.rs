@@ -431,6 +431,12 @@ impl Access {
     }
 }
 
+/// Whether `error` means that management did not answer, or that it has no leader.
+pub(crate) fn is_silence(error: &Error) -> bool {
+    let silence = [ErrorCode::Disconnected, ErrorCode::TimedOut, ErrorCode::NotLeader];
+    silence.contains(&error.code())
+}
+
 /// Runs the future of a command on a new event loop until it completes.
 pub(crate) fn block_on<T: 'static>(future: impl Future<Output = Result<T>> + 'static) -> Result<T> {
     skep_env::block_on(future)

@@ -10,10 +10,14 @@ use skep_types::text::escape_controls;
 pub(crate) use skep_types::utc;
 use skep_types::{Error, ErrorCode, Result};
 use std::borrow::Cow;
-use std::io::Write;
+use std::io::{IsTerminal, Write};
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::OnceLock;
+use std::time::Duration;
+
+/// Time after which a command that waits detects that its output has no reader any more.
+const READER_CHECK: Duration = Duration::from_millis(500);
 
 /// The output format of commands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -163,10 +167,31 @@ pub(crate) fn say(text: &str) -> Result<()> {
 }
 
 /// Whether standard output is a pipe, a socket or a terminal whose reader has ended. A command that
-/// prints until it is interrupted must call this function after each output. Without this check,
-/// `skep stats | head -1` would never end.
+/// prints until it is interrupted must call this function after each output, or wait with
+/// [`sleep_while_read`]. Without this check, `skep stats | head -1` would never end.
 pub(crate) fn has_no_reader() -> bool {
     is_without_reader(&std::io::stdout())
+}
+
+/// Waits for `time`. If standard output has no reader any more, the wait ends early, and the
+/// function returns `false`. The reader of `skep stats | head -1` ends a moment after the output,
+/// so a single check after the output would miss the end of the reader.
+pub(crate) async fn sleep_while_read(time: Duration) -> bool {
+    let end = skep_env::now().saturating_add(time);
+    while !has_no_reader() {
+        let rest = end.saturating_sub(skep_env::now());
+        if rest.is_zero() {
+            return true;
+        }
+        skep_env::sleep(rest.min(READER_CHECK)).await;
+    }
+    false
+}
+
+/// Whether standard output is a terminal that follows control sequences.
+pub(crate) fn is_on_screen() -> bool {
+    let is_dumb = std::env::var_os("TERM").is_none_or(|it| it.is_empty() || it == "dumb");
+    std::io::stdout().is_terminal() && !is_dumb
 }
 
 fn is_without_reader(output: &impl AsFd) -> bool {

@@ -3,6 +3,7 @@
 use rustix::process::Signal;
 use serde_json::Value;
 use skep_testkit::power::Disk;
+use skep_testkit::process::Suspended;
 use skep_testkit::program::finish;
 use skep_testkit::schema;
 use skep_testkit::view::Typed;
@@ -19,7 +20,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 const MIB: usize = 1 << 20;
 /// User id and group id of a user without privileges.
@@ -318,6 +319,41 @@ fn live_statistics_add_up_to_the_operations_of_the_test() {
     showing.wait().unwrap();
 }
 
+/// Before the fix, the command ended at the first request that management did not answer, so a
+/// recording of the load did not contain the time after an outage. Output for programs did not name
+/// the services that had not replied.
+///
+/// Command: skep stats.
+#[test]
+fn series_of_statistics_continues_after_an_outage() {
+    let (cluster, scratch) = (Cluster::start(Shape::small()), Scratch::new());
+    let warnings = scratch.join("warnings");
+    let mut command = Command::new(cluster::program());
+    command.args(["stats", "--by", "node", "--interval", "200ms", "--output", "ndjson"]);
+    command.arg("--cluster").arg(cluster.data()).stdout(Stdio::piped());
+    let mut showing = command.stderr(files::create(&warnings)).spawn().unwrap();
+    let mut shown = BufReader::new(showing.stdout.take().unwrap()).lines();
+    let mut next_time_s = || {
+        let line = shown.next().expect("the series continues").unwrap();
+        serde_json::from_str::<Value>(&line).unwrap()["at_unix_s"].as_f64().expect("a number")
+    };
+    next_time_s();
+    for (role, warning) in [
+        ("storage", "cannot get statistics from storage-1"),
+        ("management", "check that the cluster is running"),
+    ] {
+        let suspended = Suspended::of(cluster.processes(role));
+        wait_for(warning, PATIENCE, || {
+            files::read_to_string(&warnings).contains(warning).then_some(())
+        });
+        drop(suspended);
+        let resumed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+        while next_time_s() < resumed.as_secs_f64() {}
+    }
+    showing.kill().unwrap();
+    showing.wait().unwrap();
+}
+
 /// Without this end, a pipe such as `skep stats | head -1` would never end.
 ///
 /// Command: skep stats, skep node disks, skep trace, skep health check.
@@ -327,9 +363,13 @@ fn endless_commands_end_when_the_reader_of_their_pipe_ends() {
     let mount = cluster.path().display().to_string();
     for arguments in [
         &["stats", "--interval", "200ms"][..],
+        &["stats", "--interval", "1h"],
         &["stats", "--mount", &mount, "--by", "user", "--interval", "200ms"],
+        &["stats", "--mount", &mount, "--by", "user", "--interval", "1h"],
         &["node", "disks", "--interval", "200ms"],
+        &["node", "disks", "--interval", "1h"],
         &["health", "check", "--watch", "--interval", "200ms"],
+        &["health", "check", "--watch", "--interval", "1h"],
         &["trace", "--path", &mount],
     ] {
         let mut command = Command::new(cluster::program());

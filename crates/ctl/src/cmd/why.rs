@@ -12,7 +12,7 @@ mod subtree;
 mod traces;
 mod waits;
 
-use crate::access::{Access, ClusterArgs, entry_at};
+use crate::access::{Access, ClusterArgs, entry_at, is_silence};
 use crate::cmd::stats::{interval, measure, mount_of_user};
 use crate::help::{Example, examples};
 use crate::monitor_address::{MonitorAddress, not_a_monitor};
@@ -156,9 +156,8 @@ pub(crate) fn run(args: WhyArgs) -> Result<()> {
             None => measured(&access, (&found, inode), args.interval).await,
         }
     });
-    let silence = [ErrorCode::Disconnected, ErrorCode::TimedOut, ErrorCode::NotLeader];
     match (report, on_mount.filter(|_| is_answered_by_mount)) {
-        (Err(error), Some(path)) if silence.contains(&error.code()) => {
+        (Err(error), Some(path)) if is_silence(&error) => {
             explain_without_management(path, interval, &error)
         }
         (report, _) => print(&report?, as_text),

@@ -14,16 +14,15 @@ use super::report::{Report, as_text};
 use super::services::{self, NodeReport, visit_all};
 use super::since::OutageTimes;
 use super::waits::{self, WaitReport, wait_report};
-use super::without_management::{self, Outcome, Silent, is_silence};
-use crate::access::{Access, ClusterArgs};
-use crate::cmd::stats::{Fetched, measure};
+use super::without_management::{self, Outcome, Silent};
+use crate::access::{Access, ClusterArgs, is_silence};
+use crate::cmd::stats::{Fetched, interval, measure};
 use crate::evictions::{self, EvictionLine};
 use crate::group_progress::{Lag, LagSample};
 use crate::help::{Example, examples};
 use crate::monitor_address::MonitorAddress;
 use crate::output::{OutputFormat, format, print, warn};
 use skep_cluster::problems::problems_of_map;
-use skep_service::Interval;
 use skep_stats::backup::{MAX_AGE_NS, missing_backup};
 use skep_stats::balance::uneven_space;
 use skep_stats::why::{Cause, Evidence, Focus, Thresholds, causes, clock_findings};
@@ -65,8 +64,8 @@ pub(crate) struct CheckArgs {
     #[arg(long = "watch")]
     pub(super) is_watch: bool,
     /// With --watch: time between two checks
-    #[arg(long, default_value = "5s", requires = "is_watch")]
-    pub(super) interval: Interval,
+    #[arg(long, default_value = "5s", requires = "is_watch", value_parser = interval)]
+    pub(super) interval: Duration,
     /// With --watch: also write each begin and end of a problem to this file, which keeps the last
     /// 1000 of these lines
     #[arg(long, value_name = "FILE", requires = "is_watch")]

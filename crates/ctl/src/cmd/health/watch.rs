@@ -9,7 +9,7 @@ use super::history::OutageHistory;
 use super::problem::{Problem, Since};
 use super::without_management::management_unreachable;
 use crate::access::Access;
-use crate::output::{OutputFormat, format, has_no_reader, say, span, utc};
+use crate::output::{OutputFormat, format, say, sleep_while_read, span, utc};
 use serde::Serialize;
 use skep_types::{Error, ErrorCode, Result, Timestamp};
 use std::collections::btree_map::Entry;
@@ -40,7 +40,7 @@ struct Change {
 /// Checks the cluster again and again until Ctrl-C.
 pub(super) fn run(args: &CheckArgs) -> Result<ExitCode> {
     args.monitor.refuse_with("--watch")?;
-    let (access, interval) = (args.query.access(None)?, args.interval.0);
+    let (access, interval) = (args.query.access(None)?, args.interval);
     let history = args.history.as_deref().map(OutageHistory::open).transpose()?;
     crate::cmd::block_on(async move { follow(&access, interval, history).await })
 }
@@ -63,10 +63,9 @@ async fn follow(
         if let Some(history) = &mut history {
             history.add(&changes)?;
         }
-        if has_no_reader() {
+        if !sleep_while_read(interval).await {
             return Ok(ExitCode::SUCCESS);
         }
-        skep_env::sleep(interval).await;
     }
 }
 

@@ -13,7 +13,7 @@ use skep_cluster::state::kind_word;
 use skep_env::host_addresses;
 use skep_rpc::management_addresses;
 use skep_types::map::Reachability;
-use skep_types::{ClusterMap, Error, ErrorCode, NodeKind, Result};
+use skep_types::{ClusterMap, Error, NodeKind, Result};
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
@@ -37,12 +37,6 @@ pub(super) struct Silent {
     pub(super) notes: Vec<Problem>,
     /// The keys of the problems whose end this check can detect.
     pub(super) judged: BTreeSet<String>,
-}
-
-/// Whether `error` means that management did not answer, or that it has no leader.
-pub(super) fn is_silence(error: &Error) -> bool {
-    let silence = [ErrorCode::Disconnected, ErrorCode::TimedOut, ErrorCode::NotLeader];
-    silence.contains(&error.code())
 }
 
 /// Checks the services while management does not answer, by the newest cluster map that this host
@@ -251,7 +245,7 @@ mod tests {
     use super::*;
     use crate::cmd::health::members::Role;
     use skep_cluster::groups;
-    use skep_types::{ClusterId, GroupId, Node, NodeId, Target, TargetId, TargetKind};
+    use skep_types::{ClusterId, ErrorCode, GroupId, Node, NodeId, Target, TargetId, TargetKind};
 
     /// Returns a map with management on host 1, a metadata group of two members on hosts 1 and 2,
     /// and a storage service on host 3.

@@ -2,17 +2,16 @@
 //! of `iostat -x`.
 
 use crate::access::{Access, ClusterArgs};
-use crate::cmd::stats::{announce_series, check_reached, fetch, interval};
+use crate::cmd::stats::{Series, check_reached, fetch, interval};
 use crate::help::{Example, examples};
 use crate::output::{
-    OutputFormat, count, format, has_no_reader, is_for_people, is_one_value, print, render, say,
+    OutputFormat, count, format, is_for_people, is_on_screen, is_one_value, print, render, say,
     size, table, warn,
 };
 use skep_stats::disks::{DiskLoad, disks};
 use skep_types::{ClusterMap, ErrorCode, NodeId, Result};
 use skep_wire::management::ListHosts;
 use std::collections::HashMap;
-use std::io::IsTerminal;
 use std::time::Duration;
 
 const EXAMPLES: &[Example] = &[
@@ -54,28 +53,25 @@ pub(crate) fn run(args: DisksArgs) -> Result<()> {
 async fn follow(access: &Access, args: &DisksArgs) -> Result<()> {
     let hosts = hosts(access).await?;
     // An output format that consists of one value can show only one interval.
-    let is_once = args.once || is_one_value();
-    if !is_once {
-        announce_series(args.interval);
-    }
     let mut before = fetch(access).await?;
-    loop {
-        skep_env::sleep(args.interval).await;
-        let now = fetch(access).await?;
+    let mut series = Series::begin(args.interval, args.once || is_one_value());
+    // Retry: while the cluster does not answer, the command asks again after each interval. The
+    // next report then also covers the time of the outage.
+    while series.wait().await {
+        let Some(now) = series.accept(fetch(access).await)? else { continue };
         let host_of = |node: u32| host_name(&hosts, &now.map, NodeId::new(node));
         let mut loads = disks(&before.round, &now.round, host_of);
         let is_empty = loads.is_empty();
         loads.retain(|load| is_selected(load, args.filter.as_deref()));
         let report = Report { loads, is_empty, unreachable: now.unreachable.clone() };
-        if is_once {
+        if series.is_once() {
             return report.print();
         }
         report.print_next()?;
-        if has_no_reader() {
-            return Ok(());
-        }
+        series.warn_of_unreachable(&report.unreachable);
         before = now;
     }
+    Ok(())
 }
 
 /// Returns the names of the hosts of servers, as the servers have reported them.
@@ -121,6 +117,8 @@ impl Report {
     /// Prints the report as the only output of the command.
     fn print(&self) -> Result<()> {
         if !is_for_people() {
+            // A failure must print nothing to standard output, and only one line to standard error.
+            check_reached(&self.unreachable, self.is_empty)?;
             for service in &self.unreachable {
                 warn(&format!("cannot get statistics from {service}"));
             }
@@ -135,9 +133,7 @@ impl Report {
         let text = || as_text(&self.loads, &self.unreachable);
         match format() {
             // Moves the cursor to the upper left corner, and clears the screen below the cursor.
-            OutputFormat::Table if std::io::stdout().is_terminal() => {
-                say(&format!("\x1b[H\x1b[J{}", text()))
-            }
+            OutputFormat::Table if is_on_screen() => say(&format!("\x1b[H\x1b[J{}", text())),
             OutputFormat::Table => say(&(text() + "\n")),
             _ => print(&self.loads, |_| String::new()),
         }

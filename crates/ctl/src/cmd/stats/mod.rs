@@ -13,12 +13,13 @@ mod measure;
 mod moment;
 mod own;
 mod selection;
+mod series;
 mod show;
 
 use crate::access::{Access, ClusterArgs};
 use crate::help::{Example, examples};
 use crate::output::{
-    OutputFormat, format, has_no_reader, is_for_people, is_one_value, print, say, warn,
+    OutputFormat, format, is_for_people, is_on_screen, is_one_value, print, say, warn,
 };
 use clap::ValueEnum;
 pub(crate) use fetch::{Fetched, check_reached, fetch};
@@ -29,10 +30,10 @@ use moment::Moment;
 pub(crate) use own::mount_of_user;
 use selection::SelectionArgs;
 use serde::Serialize;
+pub(crate) use series::Series;
 use show::Names;
 use skep_stats::{By, Row, rows_within};
 use skep_types::{ClusterMap, Result};
-use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -221,23 +222,20 @@ async fn follow(access: &Access, by: Division, span: &SpanArgs) -> Result<()> {
         return report.print();
     }
     // An output format that consists of one value can show only one interval.
-    let is_once = span.once || is_one_value();
-    if !is_once {
-        announce_series(span.interval);
-    }
-    loop {
-        skep_env::sleep(span.interval).await;
-        let now = fetch(access).await?;
+    let mut series = Series::begin(span.interval, span.once || is_one_value());
+    // Retry: while the cluster does not answer, the command asks again after each interval. The
+    // next report then also covers the time of the outage.
+    while series.wait().await {
+        let Some(now) = series.accept(fetch(access).await)? else { continue };
         let report = Report::of(by, Some(&before), &now, &span.selection)?;
-        if is_once {
+        if series.is_once() {
             return report.print();
         }
         report.print_next()?;
-        if has_no_reader() {
-            return Ok(());
-        }
+        series.warn_of_unreachable(&report.unreachable);
         before = now;
     }
+    Ok(())
 }
 
 /// Prints the load of a past span of time, as the monitor has stored it.
@@ -248,17 +246,6 @@ async fn print_past(access: &Access, by: Division, span: &SpanArgs, past: Past) 
     let mut rows = history::load(access, by.into(), past, &span.monitor.address).await?;
     rows.retain(|row| selection::is_within(scope, by, &row.id, &map));
     Report::of_rows(by, &rows, &map, &span.selection).print()
-}
-
-/// If the output is not a terminal, prints that the command runs until it is interrupted. Otherwise
-/// a script that calls it would hang without an explanation.
-pub(crate) fn announce_series(interval: Duration) {
-    if !std::io::stdout().is_terminal() {
-        warn(&format!(
-            "the load of each {interval:?} follows until the command is interrupted; --once prints \
-             one interval"
-        ));
-    }
 }
 
 /// The load of one interval, as it is printed.
@@ -330,8 +317,12 @@ impl Report {
 
     /// Prints the report as the only output of the command.
     fn print(&self) -> Result<()> {
-        if let (Some(problem), false) = (&self.unmatched, is_for_people()) {
-            warn(problem);
+        if !is_for_people() {
+            // A failure must print nothing to standard output, and only one line to standard error.
+            check_reached(&self.unreachable, self.is_empty)?;
+            let unreachable = self.unreachable.iter();
+            let unreachable = unreachable.map(|it| format!("cannot get statistics from {it}"));
+            unreachable.chain(self.unmatched.clone()).for_each(|problem| warn(&problem));
         }
         print(&self.timed_lines(), |_| self.as_text())?;
         check_reached(&self.unreachable, self.is_empty)
@@ -340,7 +331,7 @@ impl Report {
     /// Prints the report as one in a series. On a terminal, it replaces the previous report.
     fn print_next(&self) -> Result<()> {
         match format() {
-            OutputFormat::Table if std::io::stdout().is_terminal() => {
+            OutputFormat::Table if is_on_screen() => {
                 // Moves the cursor to the upper left corner, and clears the rest of the screen
                 // after the text.
                 say(&format!("\x1b[H\x1b[J{}", self.as_text()))

@@ -6,10 +6,10 @@
 
 use super::moment::Moment;
 use super::selection::is_within;
-use super::{Division, Report, SpanArgs, announce_series};
+use super::{Division, Report, Series, SpanArgs};
 use crate::access::entry_at;
 use crate::mounts::mount_points;
-use crate::output::{has_no_reader, is_one_value, warn};
+use crate::output::{is_one_value, warn};
 use crate::through_mount;
 use skep_fuse::{MERGED_LOAD, UserLoad, UserLoadRow};
 use skep_metrics::HistogramValue;
@@ -54,12 +54,8 @@ pub(super) async fn follow(path: &Path, by: Division, span: &SpanArgs) -> Result
     let scope = span.selection.scope(&map)?;
     let ask = || load(&place, by, span.interval);
     let mut before = ask()?;
-    let is_once = span.once || is_one_value();
-    if !is_once {
-        announce_series(span.interval);
-    }
-    loop {
-        skep_env::sleep(span.interval).await;
+    let series = Series::begin(span.interval, span.once || is_one_value());
+    while series.wait().await {
         let asked = skep_env::now();
         let now = ask()?;
         let moment = Moment::since(asked);
@@ -67,15 +63,13 @@ pub(super) async fn follow(path: &Path, by: Division, span: &SpanArgs) -> Result
         rows.retain(|row| is_within(scope, by, &row.id, &map));
         let report = Report::of_rows(by, &rows, &map, &span.selection);
         let report = Report { is_own: true, moment, ..report };
-        if is_once {
+        if series.is_once() {
             return report.print();
         }
         report.print_next()?;
-        if has_no_reader() {
-            return Ok(());
-        }
         before = now;
     }
+    Ok(())
 }
 
 /// Returns the cluster map, as the mount at `place` has it.

@@ -14,7 +14,7 @@
 
 use super::keys::{Key, KeyDecoder};
 use super::view::Size;
-use crate::output::write_bytes;
+use crate::output::{is_on_screen, write_bytes};
 use rustix::io::Errno;
 use rustix::process::getpgrp;
 use rustix::termios::{
@@ -59,8 +59,7 @@ static USED: Mutex<Option<Modes>> = Mutex::new(None);
 /// Whether this process can show the live view: input and output are terminals, and the terminal
 /// can move its cursor.
 pub(in super::super) fn is_available() -> bool {
-    let is_dumb = std::env::var_os("TERM").is_none_or(|it| it.is_empty() || it == "dumb");
-    io::stdout().is_terminal() && io::stdin().is_terminal() && !is_dumb
+    is_on_screen() && io::stdin().is_terminal()
 }
 
 /// Whether this process may use its terminal. While this process is in the background, a shell uses
