@@ -178,14 +178,16 @@ pub(crate) fn run(args: StatsArgs) -> Result<()> {
 
 /// Shows the load of a cluster. `skep client stats` and `skep target stats` call this function too.
 pub(crate) fn show(query: &ClusterArgs, by: Division, span: SpanArgs) -> Result<()> {
+    // The live view takes its signals here, because the lookup of a path starts a thread.
+    let signals = is_live(&span).then(live::take_signals).transpose()?;
     let mount = match (&span.mount, query.access_or(None, WITHOUT_TOKEN)) {
         (Some(mount), _) => mount.clone(),
-        (None, Ok(access)) if is_live(&span) => {
-            span.monitor.address.refuse_without("--history")?;
-            return live::show(live::Source::Services(access), by, span);
-        }
         (None, Ok(access)) => {
-            return crate::cmd::block_on(async move { follow(&access, by, &span).await });
+            let Some(signals) = signals else {
+                return crate::cmd::block_on(async move { follow(&access, by, &span).await });
+            };
+            span.monitor.address.refuse_without("--history")?;
+            return live::show(live::Source::Services(access), by, span, signals);
         }
         (None, Err(error)) => match own::mount_of_user() {
             Some(mount) if !query.is_explicit() && span.monitor.history.is_none() => {
@@ -196,8 +198,8 @@ pub(crate) fn show(query: &ClusterArgs, by: Division, span: SpanArgs) -> Result<
         },
     };
     span.monitor.address.refuse_without("--history")?;
-    if is_live(&span) {
-        return live::show(live::Source::of_mount(&mount, by, &span)?, by, span);
+    if let Some(signals) = signals {
+        return live::show(live::Source::of_mount(&mount, by, &span)?, by, span, signals);
     }
     crate::cmd::block_on(async move { own::follow(&mount, by, &span).await })
 }

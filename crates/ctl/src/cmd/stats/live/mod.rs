@@ -66,14 +66,24 @@ enum Event {
 /// A request to the source that is in flight, or that will be sent at a later time.
 type Question = Pin<Box<dyn Future<Output = Result<Reply>>>>;
 
-/// Shows the load on the terminal of this process until the user quits.
+/// Takes the signals that the live view receives. The caller must call this function before the
+/// process starts any thread. Otherwise the kernel may deliver a signal to that thread, and the
+/// process would end without restoring the terminal.
+///
+/// # Errors
+/// Returns an error if the process is out of file descriptors.
+pub(super) fn take_signals() -> Result<Signals> {
+    Ok(Signals::take(&SIGNALS)?)
+}
+
+/// Shows the load on the terminal of this process until the user quits. `signals` come from
+/// [`take_signals`].
 ///
 /// # Errors
 /// - The errors of the first request. Later errors are shown on the screen.
 /// - Errors of the terminal.
 /// - Errors of the options that name a node or a column.
-pub(super) fn show(source: Source, by: Division, span: SpanArgs) -> Result<()> {
-    let signals = Signals::take(&SIGNALS)?;
+pub(super) fn show(source: Source, by: Division, span: SpanArgs, signals: Signals) -> Result<()> {
     let end = crate::cmd::block_on(async move { run(source, by, &span, signals).await })?;
     if let End::Signal(number) = end {
         // The terminal is restored, so the signal may end the process as usual.
