@@ -124,6 +124,17 @@ impl Signals {
         }
     }
 
+    /// Whether this process ignores the signal `number`, for example SIGHUP because of `nohup`. A
+    /// process that blocks an ignored signal still receives this signal as a value.
+    pub fn is_ignored(number: i32) -> bool {
+        // SAFETY: an action of zeros is valid, and the call only writes the current action to it.
+        unsafe {
+            let mut action = std::mem::zeroed::<libc::sigaction>();
+            let result = libc::sigaction(number, std::ptr::null(), &raw mut action);
+            result == 0 && action.sa_sigaction == libc::SIG_IGN
+        }
+    }
+
     /// Ends this process by the signal `number`, which the process has received as a value. The
     /// parent then gets the same wait status as from a program that does not handle signals.
     ///
@@ -152,6 +163,13 @@ impl Signals {
 mod tests {
     use super::*;
     use std::time::Duration;
+
+    #[test]
+    fn ignored_signals_are_recognized() {
+        // The runtime of Rust ignores SIGPIPE, and handles SIGSEGV.
+        assert!(Signals::is_ignored(libc::SIGPIPE));
+        assert!(!Signals::is_ignored(libc::SIGSEGV) && !Signals::is_ignored(libc::SIGTERM));
+    }
 
     /// Regression test: `skep stats` sent itself the signal without a change of its action. After
     /// Ctrl-C, a process that ignored SIGINT from its start ended with the exit code of a success.

@@ -312,6 +312,46 @@ fn services_end_with_a_killed_supervisor_and_up_restarts_them() {
     cluster.stop();
 }
 
+/// Reads the output of `skep up` until the cluster is up.
+fn read_until_up(output: &mut impl Read) -> String {
+    let mut printed = String::new();
+    while !printed.contains("Up after") {
+        let mut bytes = [0; 4096];
+        let len = output.read(&mut bytes).expect("the pipe can be read");
+        assert!(len > 0, "it ended: {printed}");
+        printed.push_str(&String::from_utf8_lossy(&bytes[..len]));
+    }
+    printed
+}
+
+/// `nohup` makes a command ignore SIGHUP, which the kernel sends when the terminal is closed. A
+/// process that blocks SIGHUP receives this signal nevertheless.
+#[test]
+fn cluster_that_nohup_started_continues_after_sighup() {
+    let scratch = Scratch::new();
+    let data = scratch.join("data");
+    let mut command = Command::new("nohup");
+    command.arg(cluster::program()).args(["up", "--no-mount", "--metadata-targets", "1"]);
+    command.args(["--storage-services", "1", "--data-dir"]).arg(&data);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut child = command.spawn().expect("nohup can be started");
+    let mut output = child.stdout.take().expect("a pipe");
+    read_until_up(&mut output);
+    let supervisor = process::below(&data).into_iter().find(|process| process.role() == "up");
+    let supervisor = supervisor.expect("it runs");
+    let status = files::read_to_string(format!("/proc/{}/status", supervisor.pid));
+    let blocked = status.lines().find_map(|line| line.strip_prefix("SigBlk:")).expect("a mask");
+    let blocked = u64::from_str_radix(blocked.trim(), 16).expect("a hexadecimal number");
+    assert_eq!(blocked & 1, 0, "the supervisor does not receive SIGHUP: {blocked:x}");
+    supervisor.signal(Signal::HUP);
+    cluster::skep([Path::new("node"), Path::new("list"), Path::new("--cluster"), &data])
+        .expect_success();
+    supervisor.signal(Signal::INT);
+    let status = wait_for("`skep up` ends", PATIENCE, || child.try_wait().expect("our own child"));
+    assert!(status.success(), "{status}");
+    assert_eq!(process::below(&data), []);
+}
+
 #[test]
 fn up_in_the_foreground_prints_hints_and_ends_on_ctrl_c() {
     let scratch = Scratch::new();
@@ -325,13 +365,7 @@ fn up_in_the_foreground_prints_hints_and_ends_on_ctrl_c() {
         .spawn()
         .expect("skep can be started");
     let mut output = child.stdout.take().expect("a pipe");
-    let mut printed = String::new();
-    while !printed.contains("Up after") {
-        let mut bytes = [0; 4096];
-        let len = output.read(&mut bytes).expect("the pipe can be read");
-        assert!(len > 0, "it ended: {printed}");
-        printed.push_str(&String::from_utf8_lossy(&bytes[..len]));
-    }
+    let mut printed = read_until_up(&mut output);
     for words in ["is up", "STORAGE TARGETS", "Try:", "Ctrl-C", "skep down --data-dir"] {
         assert!(printed.contains(words), "{words}: {printed}");
     }

@@ -11,6 +11,7 @@ use crate::local::summary;
 use crate::local::supervisor;
 use crate::program::program;
 use crate::values;
+use skep_env::Signals;
 use skep_types::{Error, ErrorCode, Result};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -146,8 +147,12 @@ pub(super) fn run(args: UpArgs) -> Result<()> {
         has_monitor: !args.no_monitor,
         in_foreground: !args.in_background,
     };
-    // The kernel sends SIGHUP when the terminal is closed.
-    let signals = skep_env::Signals::take(&[libc::SIGTERM, libc::SIGINT, libc::SIGHUP])?;
+    let mut numbers = vec![libc::SIGTERM, libc::SIGINT];
+    // The kernel sends SIGHUP when the terminal is closed. Under `nohup`, the cluster continues.
+    if !Signals::is_ignored(libc::SIGHUP) {
+        numbers.push(libc::SIGHUP);
+    }
+    let signals = Signals::take(&numbers)?;
     super::block_on(supervisor::run(plan, signals))
 }
 

@@ -25,7 +25,7 @@ static RUNNING: AtomicU32 = AtomicU32::new(0);
 /// Returns an error if the process is out of file descriptors or threads.
 pub(super) fn follow_signals() -> Result<()> {
     // The thread polls, because waiting needs io_uring, which a host that is being set up may lack.
-    let numbers: Vec<i32> = NUMBERS.into_iter().filter(|number| !is_ignored(*number)).collect();
+    let numbers: Vec<i32> = NUMBERS.into_iter().filter(|it| !Signals::is_ignored(*it)).collect();
     // Blocks the signals in this thread. The new thread inherits that, and receives the signals.
     drop(Signals::take(&numbers)?);
     skep_env::spawn_thread("signals".into(), None, move || {
@@ -41,19 +41,6 @@ pub(super) fn follow_signals() -> Result<()> {
         }
     })?;
     Ok(())
-}
-
-/// Whether this process has ignored a signal since its start, for example SIGHUP because of
-/// `nohup`.
-fn is_ignored(number: i32) -> bool {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    ignored_signals(&status).is_some_and(|mask| (mask >> (number - 1)) & 1 == 1)
-}
-
-/// Returns the mask of the ignored signals in the contents of `/proc/PID/status`.
-fn ignored_signals(status: &str) -> Option<u64> {
-    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"))?;
-    u64::from_str_radix(mask.trim(), 16).ok()
 }
 
 /// Sends a signal to the command and to the processes that the command has started.
@@ -89,18 +76,4 @@ pub(super) fn run(command: &mut Command) -> std::io::Result<Output> {
     let output = child.wait_with_output();
     RUNNING.store(0, Ordering::SeqCst);
     output
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn mask_of_ignored_signals_has_a_bit_for_each_signal() {
-        let status = "Name:\tskep\nSigBlk:\t0000000000000000\nSigIgn:\t0000000000001001\n";
-        let mask = (1 << (libc::SIGHUP - 1)) | (1 << (libc::SIGPIPE - 1));
-        assert_eq!(ignored_signals(status), Some(mask));
-        assert_eq!(ignored_signals("Name:\tskep\n"), None);
-        assert!(!is_ignored(libc::SIGSEGV));
-    }
 }
