@@ -161,6 +161,26 @@ fn ctrl_c_ends_a_live_view_whose_parent_ignores_sigint() {
     shown.check_restored();
 }
 
+/// A terminal that does not follow control sequences, such as the shell of an editor, shows the
+/// reports one below the other.
+///
+/// Command: skep stats.
+#[test]
+fn dumb_terminal_gets_reports_without_control_sequences() {
+    let cluster = Cluster::start(Shape::small());
+    let (program, data) = (cluster::program(), cluster.data().to_str().expect("UTF-8"));
+    let command = ["TERM=dumb", program.to_str().expect("UTF-8"), "stats", "--by", "node"];
+    let arguments = [&command[..], &["--interval", "200ms", "--cluster", data]].concat();
+    let mut shown = TerminalProgram::start(Path::new("env"), &arguments, 100, 40);
+    shown.wait_for_screen("two reports are on the screen", |screen| {
+        screen.text().matches("\nsum ").count() >= 2
+    });
+    // The parent of the test may ignore SIGINT, and then Ctrl-C would not end this command.
+    shown.signal(Signal::TERM);
+    assert_eq!(shown.wait_for_end().signal(), Some(Signal::TERM.as_raw()));
+    shown.check_restored();
+}
+
 /// Command: skep stats.
 #[test]
 fn suspended_live_view_restores_the_terminal_until_it_resumes() {

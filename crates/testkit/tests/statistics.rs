@@ -397,6 +397,7 @@ fn stats_refuses_wrong_options_and_names_missing_services() {
         &["stats", "--interval", "0s"],
         &["stats", "--interval", "5"],
         &["stats", "--total", "--once"],
+        &["health", "check", "--watch", "--interval", "0s"],
     ] {
         cluster.try_skep(arguments).expect_failure();
     }
@@ -408,10 +409,19 @@ fn stats_refuses_wrong_options_and_names_missing_services() {
     let stopped = &cluster.processes("storage")[0];
     stopped.signal(Signal::STOP);
     let shown = cluster.try_skep(&["stats", "--total", "--by", "node"]);
+    let json = cluster.try_skep(&["stats", "--total", "--by", "node", "--output", "json"]);
+    let of_stopped = ["stats", "--total", "--node", "storage-1", "--output", "json"];
+    let of_stopped = cluster.try_skep(&of_stopped);
     stopped.signal(Signal::CONT);
     let text = shown.expect_success();
     assert!(text.contains("cannot get statistics from storage-1"), "{text}");
     assert!(text.contains("metadata-1"), "{text}");
+    assert!(json.stderr.contains("cannot get statistics from storage-1"), "{json:?}");
+    let json = json.expect_success();
+    assert!(json.contains("metadata-1"), "{json}");
+    // A failure prints one line to standard error and nothing to standard output.
+    assert_eq!(of_stopped.status.code(), Some(3), "{of_stopped:?}");
+    assert_eq!((&*of_stopped.stdout, of_stopped.stderr.lines().count()), ("", 1));
 }
 
 /// Command: skep stats, skep client stats.
