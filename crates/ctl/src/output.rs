@@ -157,6 +157,20 @@ pub(crate) fn say_aside(text: &str) {
     let _ = writeln!(std::io::stderr().lock(), "{text}");
 }
 
+/// Replaces the current line of the terminal at standard error by `text`. Ignores errors like
+/// [`say_aside`].
+pub(crate) fn replace_line(text: &str) {
+    // A single write, so that Ctrl-C cannot end the process between the control sequences.
+    let _ = std::io::stderr().lock().write_all(replaced_line(text).as_bytes());
+}
+
+/// Returns the bytes that replace the current line of a terminal by `text`. While the terminal
+/// shows the text, it does not wrap lines, because the next call could not replace a text that a
+/// narrow terminal has wrapped.
+fn replaced_line(text: &str) -> String {
+    format!("\r\x1b[K\x1b[?7l{text}\x1b[?7h")
+}
+
 /// Prints one or more lines to standard output. A closed pipe is not an error.
 pub(crate) fn say(text: &str) -> Result<()> {
     let mut stdout = std::io::stdout().lock();
@@ -299,6 +313,11 @@ mod tests {
         assert!(!is_without_reader(&pipe) && !is_without_reader(&socket));
         drop((reader, peer));
         assert!(is_without_reader(&pipe) && is_without_reader(&socket));
+    }
+
+    #[test]
+    fn replaced_line_is_not_wrapped_by_a_narrow_terminal() {
+        assert_eq!(replaced_line("a: 5%"), "\r\x1b[K\x1b[?7la: 5%\x1b[?7h");
     }
 
     #[test]

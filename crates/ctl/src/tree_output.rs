@@ -1,10 +1,10 @@
 //! The output that the commands for whole trees of files share (`skep copy`, `skep purge`): a line
 //! with the progress on a terminal, and the list of failed entries.
 
-use crate::output::{counted, is_for_people, span};
+use crate::output::{counted, is_for_people, replace_line, span};
 use skep_copy::outcome::Problem;
 use std::fmt::Write as _;
-use std::io::{IsTerminal, Write as _};
+use std::io::IsTerminal;
 use std::time::Duration;
 
 /// Maximum number of failed entries that the message of a failed command lists.
@@ -24,8 +24,7 @@ impl ProgressLine {
     /// Replaces the line. An empty text removes the line.
     pub(crate) fn show(&self, text: &str) {
         if self.is_shown {
-            // If standard error is closed, the command continues without this output.
-            let _ = write!(std::io::stderr(), "\r\x1b[K{text}");
+            replace_line(text);
         }
     }
 }

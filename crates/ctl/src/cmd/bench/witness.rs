@@ -9,7 +9,7 @@
 use super::args::{HostArgs, ResultArgs};
 use super::results::{ResultFile, Size};
 use super::validity::{Report, Watch};
-use crate::output::{in_chosen_form, is_for_people, say, span};
+use crate::output::{in_chosen_form, is_for_people, replace_line, say, span};
 use serde::Serialize;
 use serde_json::{Value, json};
 use skep_bench::Progress;
@@ -125,12 +125,18 @@ fn show_progress() -> impl FnMut(Progress) {
         let _ = match progress {
             Progress::Phase { phase: name, repetition } => {
                 phase = format!("{name} {repetition}{}", plan.begin(skep_env::now()));
-                let end = if is_terminal { "" } else { "\n" };
-                write!(stderr, "{}{phase}{end}", if is_terminal { "\r\x1b[K" } else { "" })
+                match is_terminal {
+                    true => {
+                        replace_line(&phase);
+                        Ok(())
+                    }
+                    false => writeln!(stderr, "{phase}"),
+                }
             }
             Progress::Moved { done, total } if is_terminal && total > 0 => {
                 let percent = done as f64 * 100.0 / total as f64;
-                write!(stderr, "\r\x1b[K{phase}: {percent:.0}%")
+                replace_line(&format!("{phase}: {percent:.0}%"));
+                Ok(())
             }
             Progress::Planned { phases } => {
                 plan.phases = phases;
