@@ -8,6 +8,9 @@
 //! The oldest segment is removed first, so that the remaining segments are consecutive. The caller
 //! names only records whose changes are in the store on the device, so no removed segment is needed
 //! after a power loss.
+//!
+//! The segment with the last of these records stays, although its changes are in the store. By the
+//! epoch of this record, a member detects that its group has other changes under the same LSN.
 
 use super::{Log, at, segment_path};
 use skep_types::{Lsn, Result};
@@ -16,8 +19,9 @@ use skep_types::{Lsn, Result};
 const REMOVED_AT_ONCE: usize = 2;
 
 impl Log {
-    /// Removes segments that have no record after `lsn`, except segments that the log keeps for
-    /// absent members. The last segment always stays.
+    /// Removes segments that end before the record `lsn`, except segments that the log keeps for
+    /// absent members. The caller's store has the changes of all records up to `lsn`. The last
+    /// segment always stays.
     ///
     /// # Errors
     /// Errors of the file system, which name the path.
@@ -39,14 +43,13 @@ impl Log {
         self.remove_old()
     }
 
-    /// Whether the log has segments at its beginning that have no record after `lsn`.
+    /// Whether the log has segments at its beginning that end before the record `lsn`.
     pub fn has_old_segments(&self, lsn: Lsn) -> bool {
         self.old_count(lsn) > 0
     }
 
     fn old_count(&self, lsn: Lsn) -> usize {
-        let next = lsn.raw() + 1;
-        self.segments.iter().skip(1).take_while(|first| first.raw() <= next).count()
+        self.segments.iter().skip(1).take_while(|first| **first <= lsn).count()
     }
 
     /// Removes the oldest segments without a needed record, while these segments have more than
@@ -108,11 +111,25 @@ mod tests {
         assert_eq!(firsts(&log), [17]);
     }
 
+    /// Hole H195 in `docs/tests/holes.md`. The store of a member ends with the last record of a
+    /// segment. Without the epoch of this record, the member could not detect that its group has
+    /// another record with the same LSN.
+    #[test]
+    fn log_keeps_the_last_record_that_the_store_has() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut log = log_of_five_segments(directory.path());
+        log.trim(Lsn::new(8)).unwrap();
+        assert_eq!(firsts(&log), [5, 9, 13, 17]);
+        drop(log);
+        let recovered = Log::open(directory.path(), OWNER, Lsn::new(9)).unwrap();
+        assert!(recovered.records.iter().any(|record| record.lsn == Lsn::new(8)));
+    }
+
     #[test]
     fn each_clean_up_removes_a_limited_number_of_log_segments() {
         let directory = tempfile::tempdir().unwrap();
         let mut log = log_of_five_segments(directory.path());
-        assert!(log.has_old_segments(Lsn::new(4)) && !log.has_old_segments(Lsn::new(3)));
+        assert!(log.has_old_segments(Lsn::new(5)) && !log.has_old_segments(Lsn::new(4)));
         log.trim(Lsn::new(20)).unwrap();
         assert_eq!(firsts(&log), [9, 13, 17]);
         log.keep(0).unwrap();
