@@ -112,6 +112,32 @@ pub(super) fn open_whole(
     Ok((log, contents))
 }
 
+/// Gives a directory the mark `restored` if it is certainly an old backup or was emptied: it has no
+/// member mark, although its target serves in a group with another serving member. A target writes
+/// its member mark before management lets it serve beside another member. Only in the first epoch
+/// of a group, new targets serve without a mark.
+///
+/// # Errors
+/// Errors of the file system, which name the path.
+pub(super) fn mark_old_backup(
+    path: &Path,
+    membership: &Membership,
+    mark: &MemberMarkFile,
+) -> Result<()> {
+    let Membership { group, target, .. } = *membership;
+    let serves = membership.serves(target) && membership.has_others(target, true);
+    if !serves || membership.is_new() || mark.exists() || restored::has(path, RESTORED_MARK)? {
+        return Ok(());
+    }
+    tracing::warn!(
+        "the directory {} is an old backup, or was emptied: target {target} serves in metadata \
+         group {group}, and the directory is from before that; the target gets the changes that \
+         it lacks from the other members",
+        path.display()
+    );
+    restored::mark(path, RESTORED_MARK)
+}
+
 /// Notes in `mark` that the directory of a member of `group` was restored from a backup. Each other
 /// member may have records that the backup lacks, even if the member mark was made after the
 /// backup.
@@ -155,16 +181,17 @@ fn open_log(path: &Path, owner: LogOwner, engine: FjallEngine) -> Result<(Log, C
 }
 
 /// Refuses a directory with data for a target that joins a group of several targets. The directory
-/// has no member mark, so the target was never in such a group, and the data must be a copy of
-/// another target's data.
+/// has no member mark, so the data are a copy of another target's data, or a backup from before the
+/// time of the group.
 fn refuse_used(path: &Path, membership: &Membership, contents: &Contents) -> Result<()> {
     if contents.is_empty()? {
         return Ok(());
     }
     let context = format!(
-        "cannot serve directory {} as a member of the new group {}: the directory contains data, \
-         which must be a copy of another target's data; empty its subdirectories `log` and \
-         `store`, or use another directory",
+        "cannot serve directory {} as a member of group {}: the directory contains data from \
+         before the target joined this group, or a copy of another target's data; remove its \
+         subdirectories `log` and `store`, so that the target gets the data of its group, or use \
+         another directory",
         path.display(),
         membership.group
     );
@@ -192,6 +219,33 @@ mod tests {
         assert_eq!(answers_from(2, 12), Duration::from_secs(112));
         assert_eq!(answers_from(2, 0), now, "an earlier process has waited");
         assert_eq!(answers_from(1, 12), Duration::ZERO, "no other primary exists");
+    }
+
+    /// Hole H196 in `docs/tests/holes.md`. A backup from before the time of the group has no member
+    /// mark, and the administrator has not marked it as restored.
+    #[test]
+    fn member_without_a_mark_counts_as_an_old_backup() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path();
+        let (group, target) = (GroupId::new(1), TargetId::new(2));
+        let counts = |epoch, state, mark: &MemberMarkFile| {
+            let mut map = ClusterMap::empty(ClusterId::default());
+            let mut entry = Group::of_one(group, TargetKind::Metadata, target);
+            entry.members.push(GroupMember { target: TargetId::new(3), state });
+            entry.epoch = Epoch::new(epoch);
+            map.groups.push(entry);
+            let membership = Membership { group, target, map: Arc::new(map) };
+            mark_old_backup(path, &membership, mark).unwrap();
+            restored::has(path, RESTORED_MARK).unwrap()
+        };
+        let mut mark = MemberMarkFile::read(path).unwrap();
+        let (waits, serves) = (MemberState::Waiting, MemberState::Serving);
+        assert!(!counts(5, waits, &mark), "the target has always served alone");
+        assert!(!counts(1, serves, &mark), "the group is new");
+        assert!(counts(5, serves, &mark));
+        restored::unmark(path, RESTORED_MARK).unwrap();
+        mark.begin(group).unwrap();
+        assert!(!counts(5, serves, &mark), "the target has served in the group");
     }
 
     /// A backup from before the time of the group has no member mark.

@@ -6,14 +6,20 @@
 //! exists, storage keeps chunk files without an inode. Only an administrator removes this mark. The
 //! module `target::restored` owns the numbers, and the module `skep_store::restored` owns the names
 //! of the mark files.
+//!
+//! Also detects that the directory of a primary is an old backup without a mark, because another
+//! member of its group has later records ([`check_not_rolled_back`]).
 
 use crate::engine::Engine;
 use crate::target::MetadataTarget;
+use crate::term::{self, Membership};
+use skep_store::page_cache::MemberMarkFile;
 use skep_store::restored::{self, REMOVAL_OFF_MARK, RESTORED_MARK};
 use skep_types::map::{Condition, TargetHealth};
 use skep_types::{Epoch, Error, ErrorCode, Result};
 use std::cell::Cell;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// The marks `restored` and `removal-off` of one target's directory.
 pub(super) struct RestoredMarks {
@@ -139,6 +145,40 @@ impl RestoredMarks {
                        without an inode until `skep target restored --allow-removal` permits it";
         TargetHealth::new(Condition::Serving, problem)
     }
+}
+
+/// Ends the role of the primary of a new group if another member has records of this epoch that the
+/// log of `target` lacks. The directory of `target` is then from before the group, and was not
+/// marked as restored. The next start removes its store and its log, and gets a copy from the
+/// member that takes over.
+///
+/// In the first epoch of a group, all members have served since its creation, so the other member
+/// has all acknowledged changes. In a later epoch an administrator may have decided that `target`
+/// continues without the records of another member, so this function removes nothing then. A target
+/// without a member mark does not lead in a later epoch (`opening::mark_old_backup`).
+///
+/// # Errors
+/// - `Deposed` if another member has such records.
+/// - Errors of the file system, which name the path.
+pub(super) fn check_not_rolled_back<E: Engine>(
+    target: &MetadataTarget<E>,
+    membership: &Membership,
+    mark: &mut MemberMarkFile,
+) -> Result<()> {
+    let Some((member, lsn)) = target.member_ahead() else { return Ok(()) };
+    let newest = Membership { map: Arc::clone(target.map()), ..membership.clone() };
+    if !newest.is_new() {
+        return Ok(());
+    }
+    tracing::error!(
+        "the directory of target {} is an old backup, or was emptied: target {member} of the same \
+         metadata group {} has log record {lsn}, and the log of this target ends earlier; target \
+         {member} takes over, and this target removes its store and gets a copy",
+        newest.target,
+        newest.group
+    );
+    mark.discard()?;
+    Err(term::ended(newest.group))
 }
 
 #[cfg(test)]

@@ -39,9 +39,9 @@ mod page_cache;
 
 use super::hand_over::HandOver;
 use super::leaving::LastAcknowledgement;
-use super::opening::{Contents, open_whole, start_of, succession_at_start};
+use super::opening::{Contents, mark_old_backup, open_whole, start_of, succession_at_start};
 use super::primary_stop::{OtherMembers, PrimaryStop, StopStep};
-use super::restored::RestoredMarks;
+use super::restored::{RestoredMarks, check_not_rolled_back};
 use super::{Shell, copying, former_primary, leaving, log_reads, members, open_engine};
 use crate::engine::fjall_engine::FjallEngine;
 use crate::former_group::FormerGroup;
@@ -97,6 +97,7 @@ pub(super) async fn serve(
     let is_incomplete = copying::is_incomplete(path, target, &membership, &mut mark)?;
     let began = skep_env::now();
     let engine = open_engine(path, target, cache_bytes, &mut mark)?;
+    mark_old_backup(path, &membership, &mark)?;
     let marks = RestoredMarks::read(path)?;
     let shell = Shell::new(router, management, Meter::new(&metrics, target), marks);
     let mut begins = || {
@@ -460,6 +461,8 @@ impl Parts<'_> {
             shell.membership.after_batch(target, now);
             shell.router.need(target.fence());
             shell.marks.after_batch(target)?;
+            // Before the replies of this batch leave, which the lost records could make wrong.
+            check_not_rolled_back(target, membership, &mut self.mark)?;
             members::note_requests(&shell, &actions, target.map().version, &mut self.mark)?;
             let bound = bound_of_primary(self.mark.promise_bound(), target.wait_left());
             self.mark.bound_promises(bound)?;

@@ -42,6 +42,9 @@ pub(crate) struct Shipper {
     handled_at: Duration,
     /// When the primary may reply to clients.
     succession: Succession,
+    /// A serving member that has confirmed a later record than the primary's last one in this
+    /// epoch, and the LSN of that record.
+    member_ahead: Option<(TargetId, Lsn)>,
 }
 
 impl Shipper {
@@ -59,6 +62,7 @@ impl Shipper {
             logged: 0,
             handled_at,
             succession,
+            member_ahead: None,
         }
     }
 
@@ -77,6 +81,7 @@ impl Shipper {
     /// Begins an epoch, and forgets the progress of all members.
     pub(crate) fn begin_epoch(&mut self, epoch: Epoch) {
         self.epoch = epoch;
+        self.member_ahead = None;
         let last = self.window.last();
         for link in self.links.values_mut() {
             let standing = link.standing.of_next_epoch();
@@ -366,8 +371,19 @@ impl Shipper {
         let link = self.links.get_mut(&member)?;
         let log = (self.epoch, &self.window);
         let progress = link.on_reply((number, result), log, self.next_number, now)?;
+        let appended = result.as_ref().map_or(Lsn::default(), |held| held.appended);
+        if link.standing.role == LinkRole::Serving && appended > self.window.last() {
+            self.member_ahead = Some((member, appended));
+        }
         self.succession.on_report(member);
         Some(progress)
+    }
+
+    /// Returns a serving member that has confirmed a later record than the primary's last one in
+    /// this epoch, and the LSN of that record. A primary ships only records of its own log, so such
+    /// a primary has lost records.
+    pub(crate) fn member_ahead(&self) -> Option<(TargetId, Lsn)> {
+        self.member_ahead
     }
 
     /// Handles the reply of a member to a request about a copy of the store, or the failure of the

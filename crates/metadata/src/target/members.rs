@@ -49,6 +49,13 @@ impl<E: Engine> MetadataTarget<E> {
         self.shipper.complete_since(since)
     }
 
+    /// Returns a serving member that has confirmed a later record than the last one of this target
+    /// in the present epoch, and the LSN of that record. This target has then lost records, for
+    /// example because its directory is an old backup.
+    pub(crate) fn member_ahead(&self) -> Option<(TargetId, Lsn)> {
+        self.shipper.member_ahead()
+    }
+
     /// Makes the target send a request to each other member at the end of the next batch, even if
     /// no request is due yet.
     pub(crate) fn ask_members(&mut self) {

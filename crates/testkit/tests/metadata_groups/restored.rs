@@ -1,5 +1,6 @@
 //! Groups of metadata targets after management was restored from a backup.
 
+use crate::copies::{check_files, make_files};
 use crate::pair::{METADATA, MOUNTS, Pair, after};
 use serde_json::json;
 use skep_testkit::{PATIENCE, cluster, files, wait_for};
@@ -9,6 +10,9 @@ use std::time::{Duration, Instant};
 /// Time for which a mount makes no requests. This time is longer than a lease plus the pause of the
 /// group.
 const IDLE: Duration = Duration::from_secs(8);
+/// Number of files that programs create before a member loses its data. The log then has more
+/// records than an emptied primary makes before another member replies to it.
+const FILES: usize = 2_000;
 
 /// Adds or deletes a rule that rejects packets from the host of the first metadata service to
 /// management.
@@ -120,4 +124,32 @@ fn restore_from_before_a_second_member_loses_no_change() {
     let logged = files::read_to_string(pair.scratch.join("management.log"));
     let revised = format!("older than the last change of metadata group g{id}");
     assert!(logged.contains(&revised), "{logged}");
+}
+
+/// Hole H196 in `docs/tests/holes.md`. The directory of the primary is replaced by a backup from
+/// before `skep group create`, without `skep target restored`. No member was dropped since then, so
+/// the cluster map still names this target as the primary. The target must not serve its empty
+/// store, but get the data from the other member.
+#[test]
+fn primary_restored_from_before_its_group_gets_a_copy() {
+    let mut pair = Pair::begin();
+    make_files(&pair, FILES);
+    let (primary, backup) = pair.roles();
+    pair.kill(primary);
+    pair.kill(backup);
+    let target = pair.scratch.join(&format!("{primary}-target"));
+    for part in ["log", "store"] {
+        files::remove_dir_all(target.join(part));
+    }
+    for mark in ["member-mark", "page-cache-mark"] {
+        files::remove_file(target.join(mark));
+    }
+    pair.start_service("metadata", primary);
+    pair.start_service("metadata", backup);
+    pair.wait_for_primary(backup);
+    pair.wait_for_serving(2);
+    check_files(&pair, FILES);
+    pair.kill(backup);
+    pair.wait_for_primary(primary);
+    check_files(&pair, FILES);
 }

@@ -109,6 +109,23 @@ fn member_without_replies_for_a_lease_is_dropped() {
     assert_eq!(primary.changes(), [], "the next drop follows later");
 }
 
+/// Hole H196 in `docs/tests/holes.md`. The directory of the primary is a backup from before the
+/// group, without a mark. The other member still has the records that the primary has lost.
+#[test]
+fn primary_notices_a_member_with_records_that_it_lacks() {
+    let ahead = |serving: &[TargetId], absent: &[TargetId], appended| {
+        let mut primary = Primary::begin(3);
+        primary.shipper.set_members(serving, absent);
+        let requests = primary.requests();
+        assert!(!requests.is_empty());
+        primary.reply(&requests, appended, false);
+        primary.shipper.member_ahead()
+    };
+    assert_eq!(ahead(&[BACKUP], &[], 3), None);
+    assert_eq!(ahead(&[BACKUP], &[], 4), Some((BACKUP, Lsn::new(4))));
+    assert_eq!(ahead(&[], &[BACKUP], 4), None, "the group relies on no record of this member");
+}
+
 /// Replies to the first request as a member whose service stops.
 fn refuse_as_stopping(primary: &mut Primary, requests: &[MemberRequest]) {
     let stops = Err(Error::new(ErrorCode::NotReady, "the service of the target is stopping"));
