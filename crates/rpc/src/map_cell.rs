@@ -13,7 +13,7 @@ use crate::idle_peers;
 use crate::limits::EARLY_HEARTBEAT_INTERVAL;
 use skep_env::{SharedNotify, SharedWait};
 use skep_types::map::Consistency;
-use skep_types::{ClusterMap, MapVersion, NodeId, TargetId};
+use skep_types::{ClusterMap, Error, ErrorCode, GroupId, MapVersion, NodeId, TargetId};
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -255,6 +255,18 @@ impl MapCell {
     pub(crate) fn wait_for_change(&self) -> SharedWait<'_> {
         self.changed.wait()
     }
+}
+
+/// Returns the error of a request for a group that the cluster map does not have. The router
+/// repeats the request, because the service of the group's target can register again with its ids.
+/// An immediate error would also concern programs that run during a restore of management.
+pub(crate) fn group_not_in_map(group: GroupId) -> Error {
+    let what = format!(
+        "group {group} is not in the cluster map: its target was removed, or management was \
+         restored from a backup that is older than the target; start the service of the target, \
+         which then joins again with its ids"
+    );
+    Error::new(ErrorCode::StaleMap, what)
 }
 
 /// Returns the targets that were marked as lost.

@@ -24,7 +24,7 @@ use crate::calls::RepeatedCall;
 use crate::client::Connection;
 use crate::limits::{FIRST_BACKOFF, LONGEST_BACKOFF};
 use crate::link::TargetLink;
-use crate::map_cell::MapCell;
+use crate::map_cell::{MapCell, group_not_in_map};
 use crate::outages::{self, RepeatedRequest};
 use crate::refusal;
 use crate::term::OwnTerm;
@@ -314,11 +314,10 @@ impl Router {
         }
         self.check_sender(options)?;
         let map = self.map();
-        let unknown =
-            |problem: &str| Error::new(ErrorCode::StaleMap, format!("group {group} {problem}"));
-        let entry = map.group(group).ok_or_else(|| unknown("is not in the cluster map"))?;
-        let primary = map.primary(group);
-        let target = primary.ok_or_else(|| unknown("has no serving member"))?;
+        let entry = map.group(group).ok_or_else(|| group_not_in_map(group))?;
+        let target = map.primary(group).ok_or_else(|| {
+            Error::new(ErrorCode::StaleMap, format!("group {group} has no serving member"))
+        })?;
         check_not_lost(target)?;
         let target = target.id;
         options.group = group;

@@ -179,6 +179,31 @@ fn call_to_a_target_marked_as_lost_fails_immediately() {
     .unwrap();
 }
 
+/// Hole H197 in `docs/tests/holes.md`. Management was restored from a backup that is older than the
+/// target of a file. A read must not fail as if the bytes were gone, and the error must name the
+/// way out.
+#[test]
+fn call_to_a_group_missing_after_a_restore_names_the_remedy() {
+    block_on(async {
+        let secret = Secrets::generate();
+        let returning = service(&secret, Serves::All);
+        let addresses = [&*returning.address, "127.0.0.1:1"];
+        let mut restored = map(addresses, 1, 1, 1);
+        restored.groups.clear();
+        let (cell, router) = client(&secret, restored);
+        let waiting = spawn_call(&router);
+        let time_left = Some(Duration::from_millis(50));
+        let options = CallOptions { time_left, ..CallOptions::default() };
+        let error = router.call(GROUP, &SyncAll {}, options).await.unwrap_err();
+        for part in ["group g1 is not in the cluster map", "a backup", "start the service"] {
+            assert!(error.context().contains(part), "{error}");
+        }
+        cell.update(map(addresses, 1, 2, 1));
+        within(Duration::from_secs(5), waiting).await;
+    })
+    .unwrap();
+}
+
 /// If the router did not end the attempt, the call would wait 5 s for each handshake.
 #[test]
 fn newer_map_ends_an_attempt_to_connect() {

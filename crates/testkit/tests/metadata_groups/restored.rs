@@ -144,8 +144,9 @@ fn primary_restored_from_before_its_group_gets_a_copy() {
     for mark in ["member-mark", "page-cache-mark"] {
         files::remove_file(target.join(mark));
     }
-    pair.start_service("metadata", primary);
+    // If the backup member started later, the primary could have it dropped before its first reply.
     pair.start_service("metadata", backup);
+    pair.start_service("metadata", primary);
     pair.wait_for_primary(backup);
     pair.wait_for_serving(2);
     check_files(&pair, FILES);

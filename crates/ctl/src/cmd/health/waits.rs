@@ -8,9 +8,19 @@ use super::problem::{Problem, Since};
 use crate::output::span;
 use crate::wait_chain::{Wait, chain, silent_targets, with_node};
 use serde::Serialize;
-use skep_types::{ClusterMap, NodeId, NodeKind, TargetId, TargetKind};
+use skep_types::{ClusterMap, GroupId, NodeId, NodeKind, TargetId, TargetKind};
 use skep_wire::management::NodeWait;
 use std::collections::BTreeSet;
+
+/// The remedy if requests wait for a group that the cluster map does not have.
+const UNKNOWN_GROUP: &str = "the map has no target of this group, since the target was removed, or \
+                             management was restored from a backup that is older than the target. \
+                             The file `storage-group` in the directory of a storage target \
+                             contains the id of its group: start the service of the target with \
+                             this id. It joins again with its ids, and the programs continue. If \
+                             its disk is lost, restore a newer backup of management and mark the \
+                             target as lost, or remove the files that programs wait for, and \
+                             restore them from a backup";
 
 /// The requests of a node that have had no reply for more than 5 seconds, as JSON.
 #[derive(Debug, Serialize)]
@@ -147,17 +157,17 @@ fn wait_problem(
     // of files whose writer has died. No program waits for a removal.
     let is_of_metadata =
         map.nodes.iter().any(|it| it.id.raw() == wait.node && it.kind == NodeKind::Metadata);
-    let is_to_storage =
-        map.groups.iter().any(|it| it.id.raw() == group && it.kind == TargetKind::Storage);
-    let remedy = match is_of_metadata && is_to_storage {
-        true => {
+    let kind = map.group(GroupId::new(group)).map(|it| it.kind);
+    let remedy = match kind {
+        None => UNKNOWN_GROUP,
+        Some(TargetKind::Storage) if is_of_metadata => {
             "check the service of the target. When the target answers, the metadata target \
              continues to remove and truncate chunk files, and recovers the sizes of files whose \
              writer has died. Until then the space of removed files is not free, and some programs \
              wait: those that use a file on the target after a truncation, and those that lock a \
              file there whose writer has died"
         }
-        false => "check the service of the target; the programs continue when the target answers",
+        Some(_) => "check the service of the target; the programs continue when the target answers",
     };
     Problem {
         key: format!("requests-wait {} {group}", wait.node),
@@ -177,7 +187,7 @@ fn wait_problem(
 mod tests {
     use super::*;
     use skep_cluster::state::kind_word;
-    use skep_types::{ClusterId, Group, GroupId, Node, Target};
+    use skep_types::{ClusterId, Group, Node, Target};
 
     /// Returns a map with the nodes of a metadata target t2, a storage target t4 and a client.
     fn map() -> ClusterMap {
@@ -221,6 +231,17 @@ mod tests {
             "it: 1 request of a program waits for a reply, and the oldest has waited 9.0s: no \
              answer"
         );
+    }
+
+    /// Hole H197 in `docs/tests/holes.md`.
+    #[test]
+    fn wait_for_a_group_missing_after_a_restore_names_the_remedy() {
+        let wait = WaitReport { target: None, ..wait(9, Some(77), "not in the cluster map") };
+        let found = problems(&[wait], &BTreeSet::new(), &map());
+        assert!(found[0].what.contains("for group 77"), "{}", found[0].what);
+        for words in ["older than the target", "`storage-group`", "joins again", "disk is lost"] {
+            assert!(found[0].remedy.contains(words), "{}", found[0].remedy);
+        }
     }
 
     #[test]
