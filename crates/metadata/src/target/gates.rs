@@ -214,7 +214,9 @@ impl SyncGates {
     }
 
     fn request_sync_of(&mut self, lsn: Lsn) {
-        if lsn > self.synced() {
+        // A running sync that covers the record is sufficient. A further request would make the
+        // next record begin a sync, which no operation needs.
+        if lsn > self.sync.covered() {
             self.sync.request();
         }
         self.sync_wanted = self.sync_wanted.max(lsn);
