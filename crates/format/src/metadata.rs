@@ -17,5 +17,6 @@ pub use keys::{
 pub use records::{
     Batch, DecisionRecord, DentryRecord, FileLocksRecord, INLINE_PART_BYTES, InlineRecord,
     InodeRecord, LockedRange, Mutation, OpenCounts, PreparedRecord, SessionRecord, SlotRecord,
-    StoreCopyRecord, TruncatedChunkFile, TruncationRecord, decode_value, inline_parts,
+    StagedEntry, StagedRecord, StoreCopyRecord, TruncatedChunkFile, TruncationRecord, decode_value,
+    inline_parts,
 };

@@ -6,7 +6,7 @@ use skep_wire::Request;
 use skep_wire::catalog::waits_for_event;
 use skep_wire::frame::Header;
 use skep_wire::inline::SyncInline;
-use skep_wire::metadata::{Decide, Prepare, SyncAll};
+use skep_wire::metadata::{ApplyPrepared, ConfirmPrepared, Decide, Prepare, SyncAll};
 use skep_wire::storage::{RemoveChunks, SyncChunk};
 
 /// Returns when the reply to a request with this header is likely to arrive. `None` means that the
@@ -16,9 +16,10 @@ pub(crate) fn reply_time(header: &Header) -> Option<ReplyTime> {
         message if waits_for_event(message) => None,
         // The reply waits for a periodic sync, and no operation waits for the reply.
         Decide::ID => None,
-        Prepare::ID | RemoveChunks::ID | SyncAll::ID | SyncChunk::ID | SyncInline::ID => {
-            Some(ReplyTime::AfterSync)
-        }
+        // No operation waits for the reply.
+        ApplyPrepared::ID => None,
+        Prepare::ID | ConfirmPrepared::ID | RemoveChunks::ID => Some(ReplyTime::AfterSync),
+        SyncAll::ID | SyncChunk::ID | SyncInline::ID => Some(ReplyTime::AfterSync),
         _ if header.is_durable() => Some(ReplyTime::AfterSync),
         _ => Some(ReplyTime::Prompt),
     }
@@ -29,7 +30,7 @@ mod tests {
     use super::*;
     use skep_wire::file_locks::WaitLock;
     use skep_wire::frame::FLAG_DURABLE;
-    use skep_wire::metadata::{Lookup, ReportWritten};
+    use skep_wire::metadata::{BeginPrepare, Lookup, ReportWritten};
 
     #[test]
     fn replies_that_wait_for_a_sync_or_an_event_are_not_prompt() {
@@ -39,6 +40,8 @@ mod tests {
         assert_eq!(of(ReportWritten::ID, 0), Some(ReplyTime::Prompt));
         assert_eq!(of(ReportWritten::ID, FLAG_DURABLE), Some(ReplyTime::AfterSync));
         assert_eq!(of(Prepare::ID, 0), Some(ReplyTime::AfterSync));
+        assert_eq!(of(ConfirmPrepared::ID, 0), Some(ReplyTime::AfterSync));
+        assert_eq!(of(BeginPrepare::ID, 0), Some(ReplyTime::Prompt));
         assert_eq!(of(SyncAll::ID, FLAG_DURABLE), Some(ReplyTime::AfterSync));
         assert_eq!(of(Decide::ID, 0), None);
         assert_eq!(of(WaitLock::ID, 0), None);

@@ -4,7 +4,11 @@
 use crate::{ClusterMap, Error, ErrorCode, Result};
 
 /// Newest feature level whose records this program can read and write.
-pub const NEWEST_FEATURE_LEVEL: u32 = 1;
+pub const NEWEST_FEATURE_LEVEL: u32 = 2;
+/// Feature level from which metadata targets stage changes of two groups
+/// (`docs/design/0028-staged-transactions.md`). A program of an older level cannot continue a
+/// staged transaction.
+pub const STAGING_FEATURE_LEVEL: u32 = 2;
 
 impl ClusterMap {
     /// Checks that this program can read the records of the cluster.

@@ -30,7 +30,7 @@ pub use attributes::{Attributes, FileKind};
 pub use chunk_file_set::ChunkFileSet;
 pub use error::{Error, ErrorCode, Result, RetryClass, is_out_of_descriptors};
 pub use eviction::{Eviction, EvictionCause};
-pub use feature_level::NEWEST_FEATURE_LEVEL;
+pub use feature_level::{NEWEST_FEATURE_LEVEL, STAGING_FEATURE_LEVEL};
 pub use group_record::GroupRecord;
 pub use id::{
     ClusterId, Epoch, GroupId, HostIncarnation, InodeId, Lsn, MapVersion, NodeId, SessionId,

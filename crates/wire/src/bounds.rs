@@ -90,6 +90,9 @@ pub fn bounds(id: u16) -> Bounds {
             Bounds { body_bytes, ..usual }
         }
         md::Prepare::ID | md::Decide::ID | md::AskDecision::ID => from(Senders::Metadata),
+        md::BeginPrepare::ID | md::ConfirmPrepared::ID | md::ApplyPrepared::ID => {
+            from(Senders::Metadata)
+        }
         ls::AwaitLogSync::ID => from(Senders::Metadata),
         // A log record of maximum length fits into one message.
         ls::ShipLog::ID | ls::CopyStore::ID => {
@@ -236,6 +239,7 @@ mod tests {
             new_kind: FileKind::Regular,
         };
         let transaction = md::TransactionId { coordinator: Default::default(), number: 1 };
+        check(&md::BeginPrepare { transaction, steps: vec![step.clone(); 8] });
         check(&md::Prepare { transaction, steps: vec![step; 8] });
         let record =
             ls::ShippedRecord { epoch: Epoch::new(1), payload: Bytes(vec![0; MAX_RECORD_BYTES]) };
@@ -284,8 +288,10 @@ mod tests {
     #[test]
     fn clients_may_not_send_the_requests_of_services() {
         let refused = [md::Prepare::ID, md::Decide::ID, md::AskDecision::ID, st::WhichExist::ID];
+        let staged = [md::BeginPrepare::ID, md::ConfirmPrepared::ID, md::ApplyPrepared::ID];
         let of_groups = [ls::ShipLog::ID, ls::AwaitLogSync::ID];
         let others = of_groups.into_iter().chain([mg::RegisterServer::ID, st::RemoveChunks::ID]);
+        let others = others.chain(staged);
         for id in refused.into_iter().chain(others) {
             assert!(!bounds(id).senders.allow(NodeKind::Client), "{id}");
         }

@@ -179,6 +179,11 @@ catalog! {
     // Metadata: from the primary of a group to the other members. Keys and LSNs make the request
     // idempotent.
     90 "metadata" reads ls::CopyStore => ls::StoreCopied;
+    // Metadata: staged transactions between groups. The transaction id makes these requests
+    // idempotent.
+    91 "metadata" reads md::BeginPrepare => md::BeginPrepareReply;
+    92 "metadata" reads md::ConfirmPrepared => md::ConfirmPreparedReply;
+    93 "metadata" reads md::ApplyPrepared => mg::EmptyReply;
     // Storage: requests about chunk files.
     96 "storage" reads st::WriteChunk => st::WriteChunkReply;
     97 "storage" reads st::ReadChunk => st::ReadChunkReply;

@@ -32,6 +32,7 @@ pub use sessions::{
     Outcome, OutcomeReply, Replay, ReplayReply, SessionEntry, SessionList, SlotSequence, SyncAll,
 };
 pub use transactions::{
-    AskDecision, Decide, Decision, DecisionReply, ListTransactions, Prepare, PrepareReply,
+    ApplyPrepared, AskDecision, BeginPrepare, BeginPrepareReply, ConfirmPrepared,
+    ConfirmPreparedReply, Decide, Decision, DecisionReply, ListTransactions, Prepare, PrepareReply,
     ResolveTransaction, Step, TransactionEntry, TransactionId, TransactionList,
 };

@@ -249,7 +249,7 @@ fn refusal_of_invalid_settings_lists_all_problems() {
     let error = state.apply(&Command::SetPolicy(wrong)).unwrap_err();
     assert_eq!(error.context().matches("; ").count(), 2, "{error}");
     assert_eq!(
-        code(state.apply(&Command::SetFeatureLevel { level: 2 })),
+        code(state.apply(&Command::SetFeatureLevel { level: NEWEST_FEATURE_LEVEL + 1 })),
         ErrorCode::InvalidArgument
     );
     assert_eq!(

@@ -46,6 +46,10 @@ pub enum Key<'a> {
     /// A transaction of another group that has ended on this target, so that a repeated request
     /// must not prepare it. Value: the `Timestamp` of its end.
     Finished(TransactionId),
+    /// A transaction that this group coordinates and has staged: the changes of this group are in
+    /// the store, and the target still undoes them if the participant has lost its prepared
+    /// transaction. The field is the id of the transaction. Value: `StagedRecord`.
+    Staged(u64),
     /// A session that has ended, so that a repeated request must not open it. Value: the
     /// `Timestamp` of its end.
     SessionEnd(SessionId),
@@ -105,6 +109,7 @@ mod kind {
     pub(super) const START: u8 = 14;
     pub(super) const TRUNCATION: u8 = 15;
     pub(super) const STORE_COPY: u8 = 16;
+    pub(super) const STAGED: u8 = 17;
 
     pub(super) const INODE: u8 = 1;
     pub(super) const DENTRY: u8 = 2;
@@ -167,6 +172,7 @@ impl Key<'_> {
             Self::Prepared(id) => of_target(kind::PREPARED, &[&transaction(id)]),
             Self::Decision(number) => of_target(kind::DECISION, &[&number.to_be_bytes()]),
             Self::Finished(id) => of_target(kind::FINISHED, &[&transaction(id)]),
+            Self::Staged(number) => of_target(kind::STAGED, &[&number.to_be_bytes()]),
             Self::SessionEnd(session) => {
                 of_target(kind::SESSION_END, &[&session.raw().to_be_bytes()])
             }
@@ -279,6 +285,11 @@ impl Key<'_> {
     /// Returns the prefix of the keys of all commit decisions.
     pub fn decisions() -> Vec<u8> {
         of_target(kind::DECISION, &[])
+    }
+
+    /// Returns the prefix of the keys of all staged transactions.
+    pub fn staged() -> Vec<u8> {
+        of_target(kind::STAGED, &[])
     }
 
     /// Returns the prefix of the keys that belong to ended transactions of other groups.

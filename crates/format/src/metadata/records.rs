@@ -6,7 +6,7 @@
 use skep_types::codec::{Bytes, Codec, Reader, Writer, crc32c, record};
 use skep_types::{
     Attributes, ChunkFileKey, ChunkFileSet, Epoch, FileKind, GroupId, HostIncarnation, InodeId,
-    Lsn, NodeId, Result, StripePattern, Timestamp,
+    Lsn, NodeId, Result, SessionId, StripePattern, Timestamp,
 };
 use skep_wire::file_locks::LockMode;
 use skep_wire::metadata::Step;
@@ -212,7 +212,8 @@ impl SlotRecord {
 record! {
     /// A prepared transaction. The target applies the steps if the coordinator commits.
     pub struct PreparedRecord {
-        /// The steps, in the order of the request.
+        /// The steps, in the order of the request. Empty if the target has already applied them,
+        /// and keeps the record only until it receives the decision.
         pub steps: Vec<Step>,
         /// The attributes that the reply to the prepare request contains.
         pub attributes: Vec<Attributes>,
@@ -226,6 +227,43 @@ record! {
     pub struct DecisionRecord {
         /// The groups that have not confirmed the commit yet.
         pub participants: Vec<GroupId>,
+    }
+}
+
+record! {
+    /// The entry that a staged transaction has added to a directory of its coordinator, or has
+    /// removed from it.
+    pub struct StagedEntry {
+        /// The directory.
+        pub directory: InodeId,
+        /// The name.
+        pub name: Bytes,
+        /// The inode to which the entry points.
+        pub inode: InodeId,
+        /// Kind of the inode.
+        pub kind: FileKind,
+        /// Whether the transaction has added the entry. If not set, the transaction has removed it.
+        pub is_added: bool,
+    }
+}
+
+record! {
+    /// A staged transaction. It is committed when this record is *safe* and the participant has
+    /// durably prepared its steps.
+    pub struct StagedRecord {
+        /// The group that has prepared steps.
+        pub participant: GroupId,
+        /// The time at which the participant has prepared the steps, from its reply. A prepared
+        /// transaction with another time does not count.
+        pub since: Timestamp,
+        /// The change of the coordinator.
+        pub entry: StagedEntry,
+        /// Session of the request.
+        pub session: SessionId,
+        /// Slot of the request.
+        pub slot: u32,
+        /// Sequence number of the request.
+        pub sequence: u64,
     }
 }
 

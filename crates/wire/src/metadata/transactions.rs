@@ -2,6 +2,10 @@
 //! [`Prepare`] and [`Decide`]. A participant that receives no decision sends [`AskDecision`]. The
 //! transaction id makes all these messages idempotent. Administrators send [`ListTransactions`] and
 //! [`ResolveTransaction`].
+//!
+//! If both groups shall sync their logs at the same time, the coordinator sends [`BeginPrepare`],
+//! [`ConfirmPrepared`], [`ApplyPrepared`] and then [`Decide`]
+//! (`docs/design/0028-staged-transactions.md`).
 
 use super::NewInode;
 use skep_types::codec::{Bytes, choice, record};
@@ -121,6 +125,65 @@ record! {
 }
 
 record! {
+    /// Asks a participant to prepare steps, like [`Prepare`]. But the participant replies before
+    /// the prepared transaction is durable, and a power loss of the participant may then remove the
+    /// prepared transaction. Idempotent.
+    pub struct BeginPrepare {
+        /// The transaction.
+        pub transaction: TransactionId,
+        /// The steps. The participant applies them in this order.
+        pub steps: Vec<Step>,
+    }
+}
+
+record! {
+    /// Reply to [`BeginPrepare`]. Unless `busy` is set, the participant has the locks of the steps.
+    pub struct BeginPrepareReply {
+        /// Whether nothing was prepared because another transaction has a lock that a step needs.
+        /// The coordinator retries later.
+        pub busy: bool,
+        /// The attributes that the steps return, in the order of the steps.
+        pub attributes: Vec<Attributes>,
+        /// Time of day at which the participant prepared the transaction. With this time, the
+        /// coordinator can later ask whether the participant still has this prepared transaction.
+        pub since: Timestamp,
+    }
+}
+
+record! {
+    /// Asks a participant whether it still has a prepared transaction. The participant replies
+    /// after the prepared transaction is durable. If the participant does not have it, it durably
+    /// refuses to prepare the transaction later. Idempotent.
+    pub struct ConfirmPrepared {
+        /// The transaction.
+        pub transaction: TransactionId,
+        /// The time in the reply to [`BeginPrepare`].
+        pub since: Timestamp,
+    }
+}
+
+record! {
+    /// Reply to [`ConfirmPrepared`].
+    pub struct ConfirmPreparedReply {
+        /// Whether the participant has the transaction. If set, the participant can commit from now
+        /// on, even after a crash. If not set, the participant will never prepare the transaction
+        /// again.
+        pub is_prepared: bool,
+    }
+}
+
+record! {
+    /// Makes a participant apply the steps of a prepared transaction, and release its locks. The
+    /// outcome of the transaction is a commit, but the coordinator may have to ask again with
+    /// [`ConfirmPrepared`]. So the participant keeps the transaction until it receives [`Decide`].
+    /// Idempotent.
+    pub struct ApplyPrepared {
+        /// The transaction.
+        pub transaction: TransactionId,
+    }
+}
+
+record! {
     /// Sends the coordinator's decision to a participant. The participant replies after the
     /// decision is applied and durable. Idempotent.
     pub struct Decide {
@@ -176,7 +239,7 @@ record! {
         pub transaction: TransactionId,
         /// Time of day at which the target prepared the transaction.
         pub since: Timestamp,
-        /// Number of prepared steps.
+        /// Number of prepared steps. Zero means that the target has already applied them.
         pub steps: u32,
         /// Time since the target asked the coordinator for the decision without a reply, in
         /// milliseconds. Zero means that no such request waits for a reply.

@@ -12,16 +12,16 @@ use skep_types::{
 use skep_wire::inline::InlineContents;
 use skep_wire::management::EmptyReply;
 use skep_wire::metadata::{
-    AskDecision, AskOutcome, AttributesReply, AwaitTruncation, AwaitTruncationReply, Close,
-    CloseMany, CloseSession, ClosedFile, ClosingReport, CompareOpens, CompareOpensReply,
-    CompareSlots, CompareSlotsReply, Create, CreateUnnamed, Decide, Decision, DecisionReply,
-    EndReplay, EntryInfo, GetEntryInfo, GroupFile, GroupFiles, KeepAlive, KeepAliveReply,
-    ListGroupFiles, ListSessions, ListTransactions, NewInode, Open, OpenMode, OpenReply,
-    OpenSession, OpenSessionReply, OpenedFile, Outcome, OutcomeReply, Prepare, PrepareReply,
-    Replay, ReplayReply, ReportWritten, ResolveTransaction, SessionEntry, SessionList,
-    SetAttributes, SetAttributesReply, SetPattern, SetTime, SlotSequence, Step, SyncAll,
-    SyncedChunkFiles, TransactionEntry, TransactionId, TransactionList, TrimFile, TruncatedChunk,
-    WrittenExtent,
+    ApplyPrepared, AskDecision, AskOutcome, AttributesReply, AwaitTruncation, AwaitTruncationReply,
+    BeginPrepare, BeginPrepareReply, Close, CloseMany, CloseSession, ClosedFile, ClosingReport,
+    CompareOpens, CompareOpensReply, CompareSlots, CompareSlotsReply, ConfirmPrepared,
+    ConfirmPreparedReply, Create, CreateUnnamed, Decide, Decision, DecisionReply, EndReplay,
+    EntryInfo, GetEntryInfo, GroupFile, GroupFiles, KeepAlive, KeepAliveReply, ListGroupFiles,
+    ListSessions, ListTransactions, NewInode, Open, OpenMode, OpenReply, OpenSession,
+    OpenSessionReply, OpenedFile, Outcome, OutcomeReply, Prepare, PrepareReply, Replay,
+    ReplayReply, ReportWritten, ResolveTransaction, SessionEntry, SessionList, SetAttributes,
+    SetAttributesReply, SetPattern, SetTime, SlotSequence, Step, SyncAll, SyncedChunkFiles,
+    TransactionEntry, TransactionId, TransactionList, TrimFile, TruncatedChunk, WrittenExtent,
 };
 
 /// Returns the pattern of a large file: first inline bytes, then a component with few groups, and
@@ -298,12 +298,23 @@ fn transactions() -> Vec<Example> {
     let prepared = PrepareReply { busy: false, attributes: vec![made] };
     let busy = PrepareReply { busy: true, attributes: Vec::new() };
     let decision = |decision| DecisionReply { decision };
+    let since = time(1_700_000_000);
     vec![
-        example(&Prepare { transaction, steps }, &prepared).reply::<Prepare>(&busy),
+        example(&Prepare { transaction, steps: steps.clone() }, &prepared).reply::<Prepare>(&busy),
         example(&Decide { transaction, commit: true }, &EmptyReply {}),
         example(&AskDecision { transaction }, &decision(Decision::Pending))
             .reply::<AskDecision>(&decision(Decision::Aborted))
             .reply::<AskDecision>(&decision(Decision::Committed)),
+        example(
+            &BeginPrepare { transaction, steps },
+            &BeginPrepareReply { busy: false, attributes: prepared.attributes.clone(), since },
+        ),
+        example(
+            &ConfirmPrepared { transaction, since },
+            &ConfirmPreparedReply { is_prepared: true },
+        )
+        .reply::<ConfirmPrepared>(&ConfirmPreparedReply { is_prepared: false }),
+        example(&ApplyPrepared { transaction }, &EmptyReply {}),
     ]
 }
 
