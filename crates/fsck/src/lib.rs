@@ -15,7 +15,8 @@
 //! A cluster may stop in the middle of a transaction between metadata targets. Then one target has
 //! only prepared the transaction, while another target already has the decision. The counts in the
 //! inodes of such a transaction are right only after the next start of the cluster. So the rules
-//! about counts and entries skip the inodes that the steps of a prepared transaction name.
+//! about counts and entries skip the inodes that the steps of a prepared transaction name, and the
+//! inodes that a staged transaction names.
 //!
 //! # Memory
 //! The check keeps the records of all inodes, entries and opens in memory, but no inline bytes and

@@ -72,7 +72,7 @@ pub(crate) struct Records {
     /// Chunk files that metadata targets have recorded for removal.
     pub(crate) removals: BTreeSet<(GroupId, ChunkFileKey)>,
     pub(crate) prepared: BTreeSet<(GroupId, TransactionId)>,
-    /// Inodes that the steps of prepared transactions name. The counts in these inodes may be the
+    /// Inodes that prepared and staged transactions name. The counts in these inodes may be the
     /// counts before the transaction or after it.
     pub(crate) in_doubt: BTreeSet<InodeId>,
     /// For each metadata group, the first inode number that is not reserved.

@@ -8,7 +8,8 @@ use skep_format::identity::{DirectoryKind, Identity};
 use skep_format::log::LogOwner;
 use skep_format::metadata::{
     Batch, DecisionRecord, DentryRecord, FileLocksRecord, InlineRecord, InodeRecord, Key,
-    LockOwner, LockedRange, Mutation, OpenCounts, PreparedRecord, SessionRecord, name_cursor,
+    LockOwner, LockedRange, Mutation, OpenCounts, PreparedRecord, SessionRecord, StagedEntry,
+    StagedRecord, name_cursor,
 };
 use skep_metadata::engine::fjall_engine::FjallEngine;
 use skep_metadata::engine::{Engine, Mutations};
@@ -352,6 +353,30 @@ fn inodes_of_prepared_transactions_give_no_findings() {
     let stopped = Stopped::new(&records, &[]);
     assert_eq!(stopped.words(), Vec::<&str>::new());
     assert_eq!(stopped.check().counts.prepared, 1);
+}
+
+/// The participant of the staged transaction has lost the new directory, and the coordinator has
+/// not undone its entry yet.
+#[test]
+fn inodes_of_staged_transactions_give_no_findings() {
+    let mut records = healthy();
+    let (name, kind, made) = ("b", FileKind::Directory, inode(50));
+    put_entry(&mut records, InodeId::ROOT, name, made, kind);
+    change(&mut records, InodeId::ROOT, |it| {
+        it.attributes.size = 3;
+        it.attributes.links = 4;
+    });
+    let (directory, name) = (InodeId::ROOT, name.as_bytes().into());
+    let staged = StagedRecord {
+        participant: GroupId::new(1),
+        since: Timestamp::default(),
+        entry: StagedEntry { directory, name, inode: made, kind, is_added: true },
+        session: SESSION,
+        slot: 0,
+        sequence: 1,
+    };
+    put(&mut records, &Key::Staged(3), &staged);
+    assert_eq!(Stopped::new(&records, &[]).words(), Vec::<&str>::new());
 }
 
 #[test]

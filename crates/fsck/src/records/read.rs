@@ -7,9 +7,9 @@ use super::{Entry, Inode, Records, SessionOpen};
 use crate::finding::{Finding, Findings};
 use skep_format::log::LogOwner;
 use skep_format::metadata::{
-    Batch, DentryRecord, InlineRecord, InodeRecord, Key, OpenCounts, PreparedRecord, decode_value,
-    directory_of_dentry, inline_of, inode_of, last_u64, lock_owner_of, removal, session_open_of,
-    transaction_of, truncation_of, xattr_of,
+    Batch, DentryRecord, InlineRecord, InodeRecord, Key, OpenCounts, PreparedRecord, StagedRecord,
+    decode_value, directory_of_dentry, inline_of, inode_of, last_u64, lock_owner_of, removal,
+    session_open_of, transaction_of, truncation_of, xattr_of,
 };
 use skep_metadata::engine::Engine;
 use skep_metadata::engine::fjall_engine::FjallEngine;
@@ -207,6 +207,10 @@ impl Reader<'_> {
             let record: PreparedRecord = decode_value(key, value)?;
             records.in_doubt.extend(inodes_of(&record));
             records.prepared.insert((group, transaction));
+        } else if key.starts_with(&Key::staged()) {
+            // The participant may have its part, or may have lost it.
+            let StagedRecord { entry, .. } = decode_value(key, value)?;
+            records.in_doubt.extend([entry.directory, entry.inode]);
         } else if key == Key::NumbersReserved.to_bytes() {
             records.reserved.insert(group, decode_value(key, value)?);
         }
