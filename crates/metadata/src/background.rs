@@ -9,6 +9,7 @@
 //! | recovers the size of files whose writer has died | `size_recovery` |
 //! | makes storage truncate the chunk files of truncated files | `truncations` |
 //! | ends prepared transactions, and asks participants to confirm commits | `prepared` |
+//! | logs the ends of staged transactions | `staged` |
 //! | deletes old records of ended sessions and of other groups' ended transactions | `forget` |
 //!
 //! A job does not change the target directly: it gets a [`JobContext`] and adds [`JobTask`]s, which
@@ -21,6 +22,7 @@ mod prepared;
 mod removal_queue;
 mod session_end;
 mod size_recovery;
+mod staged;
 mod startup;
 mod storage_name;
 mod task;
@@ -197,6 +199,8 @@ impl Background {
             | InternalWork::MakeRoot
             | InternalWork::RecordStart
             | InternalWork::RecordConfirmation { .. }
+            | InternalWork::CommitStaged(_)
+            | InternalWork::UndoStaged(_)
             | InternalWork::RemoveOpen(_) => {}
         }
         Ok(())
@@ -273,6 +277,8 @@ pub(crate) fn run<E: Engine>(
         InternalWork::EndPrepared { transaction, commit } => {
             crate::tx::prepared::end(context, *transaction, *commit)
         }
+        InternalWork::CommitStaged(number) => staged::commit(context, *number),
+        InternalWork::UndoStaged(number) => staged::undo(context, *number),
         InternalWork::ApplyTruncation { inode, generation, incarnations } => {
             context.apply_truncation(*inode, *generation, incarnations)
         }

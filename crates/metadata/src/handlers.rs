@@ -1,9 +1,11 @@
 //! The request handlers, one file for each request, and the table that maps messages to handlers.
 
+mod apply_prepared;
 mod await_truncation;
 mod close;
 mod close_many;
 mod compare_opens;
+mod confirm_prepared;
 mod create;
 mod create_unnamed;
 mod decide;
@@ -105,6 +107,9 @@ pub(crate) fn dispatch<E: Engine>(
         md::SyncAll::ID => Ok(EmptyReply {}.to_bytes()),
         md::Prepare::ID => with(c, prepare::run),
         md::Decide::ID => with(c, decide::run),
+        md::BeginPrepare::ID => with(c, prepare::begin),
+        md::ConfirmPrepared::ID => with(c, confirm_prepared::run),
+        md::ApplyPrepared::ID => with(c, apply_prepared::run),
         md::ResolveTransaction::ID => with(c, resolve_transaction::run),
         st::WhichExist::ID => with(c, which_exist::run),
         md::ListGroupFiles::ID => with(c, list_group_files::run),
@@ -152,6 +157,9 @@ pub(crate) fn home_inode(message: u16, body: &[u8]) -> Option<InodeId> {
         | md::SyncAll::ID
         | md::Prepare::ID
         | md::Decide::ID
+        | md::BeginPrepare::ID
+        | md::ConfirmPrepared::ID
+        | md::ApplyPrepared::ID
         | md::AskDecision::ID
         | md::ListTransactions::ID
         | md::ResolveTransaction::ID

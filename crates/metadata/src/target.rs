@@ -14,7 +14,8 @@
 //! - Some messages make another process depend on a change: the reply about a prepared transaction,
 //!   a commit, a removal or truncation of chunk files, and a reply about which inodes exist. The
 //!   target sends such a message only after every serving member has synced the log record of that
-//!   change (docs/design/0014-metadata-groups.md).
+//!   change (docs/design/0014-metadata-groups.md). A staged transaction depends on the reply to
+//!   `ConfirmPrepared`, and not on the reply to `BeginPrepare`.
 //! - After an error of the engine, [`MetadataTarget::handle`] fails, and the caller must not use
 //!   the target again.
 //!
@@ -37,6 +38,7 @@ mod open;
 mod operations;
 mod restored;
 mod run;
+mod staged;
 pub(crate) mod start;
 mod start_number;
 mod sync_timer;
@@ -145,6 +147,7 @@ impl<E: Engine> MetadataTarget<E> {
         }
         self.expire_sessions();
         self.drop_stalled_replays();
+        self.settle_staged();
         self.work_in_background()?;
         self.operations.wake_paused(now);
         self.run_ready()?;

@@ -7,11 +7,13 @@
 pub(crate) mod context;
 pub(crate) mod locks;
 pub(crate) mod operation;
+mod participants;
 pub(crate) mod pattern_changes;
 pub(crate) mod prepared;
 mod remembered_reads;
 pub(crate) mod removal_guard;
 pub(crate) mod shared;
+pub(crate) mod staging;
 pub(crate) mod start_numbers;
 pub(crate) mod steps;
 pub(crate) mod table;

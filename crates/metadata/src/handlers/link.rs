@@ -5,7 +5,8 @@ use crate::namespace::names::check_name;
 use crate::tx::context::Context;
 use crate::tx::operation::Stop;
 use crate::tx::steps;
-use skep_types::{Error, ErrorCode};
+use skep_format::metadata::StagedEntry;
+use skep_types::{Error, ErrorCode, FileKind};
 use skep_wire::metadata::{EntryReply, Link, NewEntryReply, Step};
 
 pub(crate) fn run<E: Engine>(
@@ -25,8 +26,16 @@ pub(crate) fn run<E: Engine>(
         attributes
     } else {
         let group = context.group_of(request.inode)?;
-        let prepared = context.prepare(vec![(group, vec![step])])?;
-        prepared.into_iter().next().and_then(|it| it.attributes.into_iter().next())
+        let entry = StagedEntry {
+            directory: request.directory,
+            name: request.name.clone(),
+            inode: request.inode,
+            // The participant returns the kind.
+            kind: FileKind::Regular,
+            is_added: true,
+        };
+        let answers = context.prepare_for_entry(group, vec![step], entry)?;
+        answers.into_iter().next()
     };
     let attributes = attributes.ok_or_else(|| {
         Error::new(

@@ -10,7 +10,7 @@ use crate::namespace::names::check_name;
 use crate::tx::context::Context;
 use crate::tx::operation::Stop;
 use crate::tx::steps;
-use skep_format::metadata::{InodeRecord, name_cursor};
+use skep_format::metadata::{InodeRecord, StagedEntry, name_cursor};
 use skep_types::{Error, ErrorCode, FileKind, GroupId, InodeId};
 use skep_wire::metadata::{EntryReply, MakeDirectory, NewEntryReply, NewInode, Step};
 
@@ -52,9 +52,16 @@ pub(crate) fn run<E: Engine>(
             )
         })?
     } else {
-        let prepared = context.prepare(vec![(group, vec![step])])?;
-        let answer = prepared.into_iter().next().and_then(|it| it.attributes.into_iter().next());
-        answer.ok_or_else(|| {
+        let entry = StagedEntry {
+            directory: request.directory,
+            name: request.name.clone(),
+            // The participant assigns the inode.
+            inode: InodeId::default(),
+            kind,
+            is_added: true,
+        };
+        let answers = context.prepare_for_entry(group, vec![step], entry)?;
+        answers.into_iter().next().ok_or_else(|| {
             Error::new(
                 ErrorCode::Protocol,
                 "cannot create the directory: the group of its inode replied without attributes",

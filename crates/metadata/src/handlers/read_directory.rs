@@ -7,6 +7,10 @@
 //! the request for the next page waits for the end of this transaction. If the request waited until
 //! no name of the directory is locked, it could wait as long as programs move names to directories
 //! of other groups.
+//!
+//! The listing shows the changes of staged transactions of this group, which are in the store, and
+//! waits for none of them. A staged change may be undone after a power loss of the participant,
+//! before its client gets a reply.
 
 use crate::engine::Engine;
 use crate::tx::context::Context;
@@ -28,7 +32,7 @@ pub(crate) fn run<E: Engine>(
     request: ReadDirectory,
 ) -> Result<DirectoryEntries, Stop> {
     let directory = context.directory(request.directory)?;
-    let locked = context.shared.locks.dentries_of(request.directory);
+    let locked = context.shared.locks.prepared_dentries_of(request.directory);
     let locked: BTreeSet<_> = locked.map(<[u8]>::to_vec).collect();
     let max_bytes = request.max_bytes.clamp(1, MAX_DIRECTORY_BYTES) as usize;
     let each = if request.with_attributes { ENTRY_BYTES + ATTRIBUTES_BYTES } else { ENTRY_BYTES };

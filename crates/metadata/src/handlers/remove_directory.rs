@@ -4,6 +4,7 @@ use crate::engine::Engine;
 use crate::tx::context::Context;
 use crate::tx::operation::Stop;
 use crate::tx::steps;
+use skep_format::metadata::StagedEntry;
 use skep_types::{ErrorCode, FileKind};
 use skep_wire::metadata::{NamesReply, RemoveDirectory, Step};
 
@@ -18,8 +19,15 @@ pub(crate) fn run<E: Engine>(
     if dentry.kind != FileKind::Directory {
         return Err(ErrorCode::NotDirectory.into());
     }
-    let step = Step::RemoveDirectoryInode { inode: dentry.inode };
-    steps::do_anywhere(context, vec![(dentry.inode, step)])?;
+    let inode = dentry.inode;
+    let entry = StagedEntry {
+        directory: request.directory,
+        name: request.name,
+        inode,
+        kind: dentry.kind,
+        is_added: false,
+    };
+    steps::do_for_entry(context, inode, Step::RemoveDirectoryInode { inode }, entry)?;
     context.remove_dentry(request.directory, cursor)?;
     context.change_directory(&mut directory, -1, -1);
     Ok(context.names_reply(directory))

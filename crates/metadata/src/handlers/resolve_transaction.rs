@@ -16,9 +16,14 @@ pub(crate) fn run<E: Engine>(
     request: ResolveTransaction,
 ) -> Result<EmptyReply, Stop> {
     let ResolveTransaction { transaction, commit } = request;
-    if context.get::<PreparedRecord>(&Key::Prepared(transaction))?.is_none() {
+    let Some(record) = context.get::<PreparedRecord>(&Key::Prepared(transaction))? else {
         let what = "cannot resolve the transaction: this target has not prepared it";
         return Err(Error::new(ErrorCode::NotFound, what).into());
+    };
+    if record.steps.is_empty() && !commit {
+        let what = "cannot abort the transaction: its outcome is a commit, and this target has \
+                    already applied its steps; commit it";
+        return Err(Error::new(ErrorCode::InvalidArgument, what).into());
     }
     prepared::end(context, transaction, commit)?;
     Ok(EmptyReply {})

@@ -4,6 +4,7 @@ use crate::engine::Engine;
 use crate::tx::context::Context;
 use crate::tx::operation::Stop;
 use crate::tx::steps;
+use skep_format::metadata::StagedEntry;
 use skep_types::{ErrorCode, FileKind};
 use skep_wire::metadata::{NamesReply, Step, Unlink};
 
@@ -18,7 +19,15 @@ pub(crate) fn run<E: Engine>(
     if dentry.kind == FileKind::Directory {
         return Err(ErrorCode::IsDirectory.into());
     }
-    steps::do_anywhere(context, vec![(dentry.inode, Step::DropLink { inode: dentry.inode })])?;
+    let inode = dentry.inode;
+    let entry = StagedEntry {
+        directory: request.directory,
+        name: request.name,
+        inode,
+        kind: dentry.kind,
+        is_added: false,
+    };
+    steps::do_for_entry(context, inode, Step::DropLink { inode }, entry)?;
     context.remove_dentry(request.directory, cursor)?;
     context.change_directory(&mut directory, -1, 0);
     Ok(context.names_reply(directory))

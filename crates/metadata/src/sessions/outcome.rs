@@ -6,9 +6,10 @@
 //!
 //! # Why the outcome is final
 //! The target replies only after it has logged the end of the session. From then on it executes no
-//! request of the session. The replies in the session's slots stay until the record of its end is
-//! deleted (`background::forget`). If a power loss removes the log record of the request after the
-//! reply, the client loses an acknowledged change, as after any other power loss.
+//! request of the session. While the transaction of the request is staged, the target replies
+//! `Busy`. The replies in the session's slots stay until the record of its end is deleted
+//! (`background::forget`). If a power loss removes the log record of the request after the reply,
+//! the client loses an acknowledged change, as after any other power loss.
 
 use crate::engine::Engine;
 use crate::target::{MetadataTarget, PendingReply};
@@ -35,6 +36,15 @@ impl<E: Engine> MetadataTarget<E> {
                 return Ok(());
             }
         };
+        if self.is_staged((asked.session, asked.slot, asked.sequence)) {
+            let what = format!(
+                "cannot report the outcome of a request of session {} yet: another metadata group \
+                 must confirm its part of the change",
+                asked.session
+            );
+            self.refuse(connection, header, Error::new(ErrorCode::Busy, what));
+            return Ok(());
+        }
         match self.outcome(&asked)? {
             Some((outcome, lsn)) => {
                 let after = lsn.filter(|_| header.is_durable());

@@ -7,8 +7,8 @@ use skep_wire::Request;
 use skep_wire::file_locks::{EndWait, WaitLock};
 use skep_wire::log_shipping::AskGroup;
 use skep_wire::metadata::{
-    AskDecision, AskOutcome, CloseSession, CompareSlots, Decide, EndReplay, KeepAlive,
-    ListSessions, ListTransactions, OpenSession, Replay, ResolveTransaction,
+    ApplyPrepared, AskDecision, AskOutcome, CloseSession, CompareSlots, ConfirmPrepared, Decide,
+    EndReplay, KeepAlive, ListSessions, ListTransactions, OpenSession, Replay, ResolveTransaction,
 };
 use skep_wire::sharing::{AcknowledgeNotifications, WaitNotifications};
 
@@ -49,6 +49,8 @@ const PROPERTIES: &[(u16, &[Property])] = &[
     (WaitNotifications::ID, &[NeedsSession, DuringReplay]),
     (AcknowledgeNotifications::ID, &[NeedsSession, DuringReplay, Unlimited]),
     (AskGroup::ID, &[DuringReplay]),
+    (ConfirmPrepared::ID, &[DuringReplay, Unlimited]),
+    (ApplyPrepared::ID, &[DuringReplay, Unlimited]),
 ];
 
 /// Whether the message with the number `message` has a property.

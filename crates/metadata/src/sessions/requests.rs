@@ -261,7 +261,19 @@ impl<E: Engine> MetadataTarget<E> {
                 let after = if header.is_durable() { self.newest_record() } else { record.lsn };
                 let (request, result) = (header.clone(), Ok(record.reply.0));
                 let reply = PendingReply { connection, request, change: Some(0), result };
-                self.reply_committed(body, reply, Some(after))?;
+                if let Some(reply) = self.hold_if_staged(reply, after) {
+                    self.reply_committed(body, reply, Some(after))?;
+                }
+                return Ok(true);
+            }
+            if record.sequence == header.sequence
+                && self.is_staged((slot.0, slot.1, header.sequence))
+            {
+                // The changes of the request were undone, but the undo is not *safe* yet. When it
+                // is, the target refuses this repetition, and the client sends it again.
+                let (request, result) = (header.clone(), Ok(Vec::new()));
+                let reply = PendingReply { connection, request, change: Some(0), result };
+                drop(self.hold_if_staged(reply, record.lsn));
                 return Ok(true);
             }
             newest = record.sequence;

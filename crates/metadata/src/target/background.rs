@@ -67,6 +67,8 @@ impl<E: Engine> MetadataTarget<E> {
         match work {
             InternalWork::RecordStart => self.shared.starts.logged(lsn),
             InternalWork::RemoveOpen(open) => self.open_removed(&open),
+            InternalWork::CommitStaged(number) => self.staged_committed(number, lsn),
+            InternalWork::UndoStaged(number) => self.staged_undone(number, lsn),
             work => {
                 return self
                     .with_jobs(|background, context| background.after_commit(work, lsn, context));

@@ -11,8 +11,10 @@ pub(crate) enum CallPurpose {
     Operation { id: u64, index: usize },
     /// A background job.
     Background(BackgroundCall),
-    /// The reply has no receiver, because the operation has restarted or has failed. The target
-    /// drops the reply.
+    /// The staged transaction with this number, whose participant the target has asked.
+    Confirm { number: u64 },
+    /// The reply has no receiver, for example because the operation has restarted or has failed.
+    /// The target drops the reply.
     Abandoned,
 }
 

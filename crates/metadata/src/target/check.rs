@@ -57,15 +57,17 @@ impl<E: Engine> MetadataTarget<E> {
                 CallPurpose::Background(BackgroundCall::SyncTruncated(call)) => {
                     *awaited[1].entry(call.inode).or_default() += 1;
                 }
-                CallPurpose::Background(_) | CallPurpose::Abandoned => {}
+                CallPurpose::Background(_)
+                | CallPurpose::Confirm { .. }
+                | CallPurpose::Abandoned => {}
             }
         }
         let missing = self.background.missing_truncation_replies();
         assert_eq!(awaited, missing, "each missing reply of a truncation has its call");
     }
 
-    /// Checks that the tables of opens, truncations and file locks in memory equal the records in
-    /// the store.
+    /// Checks that the tables of opens, staged transactions, truncations and file locks in memory
+    /// equal the records in the store.
     fn check_against_store(&self) -> Result<()> {
         let sharing = &self.shared.sharing;
         let opens = self.table.scan_keys(&Key::session_opens(), &[], usize::MAX)?;
@@ -78,6 +80,9 @@ impl<E: Engine> MetadataTarget<E> {
             );
         }
         assert_eq!(sharing.open_count(), opens.len(), "each holder has its file open");
+        let staged = self.table.scan_keys(&Key::staged(), &[], usize::MAX)?;
+        let known = self.operations.staged.stored_count();
+        assert_eq!(known, staged.len(), "each staged transaction in memory is stored");
         let truncations = self.table.scan(&Key::truncations(), &[], usize::MAX)?;
         for (key, value) in &truncations {
             let inode = truncation_of(key).expect("a key of a truncation");

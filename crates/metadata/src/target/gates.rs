@@ -286,10 +286,16 @@ impl SyncGates {
         self.until_lease.push(PendingReply { connection, request, change: None, result });
     }
 
-    /// Makes a call wait until record `after` is safe.
+    /// Makes a call wait until record `after` is safe, and requests a sync for it.
     pub(crate) fn gate_call(&mut self, after: Lsn, call: PendingCall) {
         self.calls.entry(after).or_default().push(call);
         self.request_sync_of(after);
+    }
+
+    /// Makes a call wait until record `after` is safe, without a request for a sync. The record
+    /// must not be safe yet.
+    pub(crate) fn gate_call_until_sync(&mut self, after: Lsn, call: PendingCall) {
+        self.calls.entry(after).or_default().push(call);
     }
 
     /// Whether a call that sends the decision about `transaction` waits for the log.

@@ -11,7 +11,7 @@ use skep_types::{Error, Lsn, Result, TargetId};
 use skep_wire::Request;
 use skep_wire::frame::Header;
 use skep_wire::log_shipping::LogHeld;
-use skep_wire::metadata::Decide;
+use skep_wire::metadata::{BeginPrepare, Decide};
 
 impl<E: Engine> MetadataTarget<E> {
     /// Handles the end of this target's sync of its log up to `lsn`.
@@ -144,7 +144,9 @@ impl<E: Engine> MetadataTarget<E> {
         // Refusals and replies to reads wait too, because they may show changes that are not
         // *held*. After a change of the primary or a power loss, these changes may not exist.
         let held = self.newest_record();
-        let syncs_each = self.gates.syncs_each_reply();
+        // The coordinator of a staged transaction builds on the reply to `ConfirmPrepared`.
+        let is_early = reply.result.is_ok() && reply.request.message == BeginPrepare::ID;
+        let syncs_each = self.gates.syncs_each_reply() && !is_early;
         let safe = if syncs_each { held } else { after.unwrap_or_default() };
         // No operation waits for the reply to a decision: it only lets the coordinator forget the
         // transaction. A sync for it would delay the next `Prepare`, whose reply needs a sync too.

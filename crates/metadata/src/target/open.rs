@@ -67,6 +67,7 @@ impl<E: Engine> MetadataTarget<E> {
         target.load_sessions()?;
         target.load_truncations()?;
         target.load_background()?;
+        target.load_staged(last)?;
         target.load_file_locks()?;
         target.load_sharing()?;
         target.load_starts()?;

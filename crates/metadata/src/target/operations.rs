@@ -1,9 +1,11 @@
 //! The operations of a target that have not ended. Some can run now. The others wait for the end of
-//! a pause, for the log, for a lock, or for a reply.
+//! a pause, for the log, for a lock, or for a reply. The operations of staged transactions have
+//! run, and only their replies wait (`staged`).
 //!
 //! This module owns the order in which operations run. It does not run the operations (`run`), and
 //! does not own the locks for which they wait (`tx::locks`).
 
+use super::staged::StagedTransactions;
 use crate::tx::operation::{Operation, Source};
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::time::Duration;
@@ -24,6 +26,8 @@ pub(crate) struct Operations {
     paused: BTreeSet<(Duration, u64)>,
     /// Ids of the operations that wait until more log records are safe.
     until_safe: Vec<u64>,
+    /// The staged transactions, with the replies to their requests.
+    pub(super) staged: StagedTransactions,
 }
 
 impl Operations {
@@ -34,6 +38,7 @@ impl Operations {
             ready: VecDeque::new(),
             paused: BTreeSet::new(),
             until_safe: Vec::new(),
+            staged: StagedTransactions::default(),
         }
     }
 
@@ -59,7 +64,7 @@ impl Operations {
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.waiting.is_empty()
+        self.waiting.is_empty() && self.staged.is_empty()
     }
 
     pub(crate) fn get_mut(&mut self, id: u64) -> Option<&mut Operation> {

@@ -15,6 +15,7 @@ use crate::target::MetadataTarget;
 use crate::tx::context::{Context, UnloggedFields};
 use crate::tx::locks::{Owner, Resource};
 use crate::tx::operation::{Operation, Source, Stop};
+use crate::tx::staging::Staging;
 use crate::tx::table::logged_bytes;
 use crate::tx::work::InternalWork;
 use skep_format::metadata::{DecisionRecord, Key, SlotRecord};
@@ -24,7 +25,9 @@ use skep_types::{Error, ErrorCode, Lsn, Result};
 use skep_wire::file_locks::{SetLock, SetLockReply};
 use skep_wire::frame::Header;
 use skep_wire::inline::SyncInline;
-use skep_wire::metadata::{Decide, OpenSession, Prepare, ResolveTransaction, SyncAll};
+use skep_wire::metadata::{
+    ConfirmPrepared, Decide, OpenSession, Prepare, ResolveTransaction, SyncAll,
+};
 use skep_wire::storage::WhichExist;
 use skep_wire::{Request, catalog};
 
@@ -237,6 +240,12 @@ impl<E: Engine> MetadataTarget<E> {
             }
             _ => None,
         };
+        if let Source::Internal(InternalWork::UndoStaged(number)) = &op.source
+            && error.code() != ErrorCode::DeviceFailed
+        {
+            self.note_failed_undo(*number, &error);
+            return Ok(());
+        }
         let is_own = matches!(op.source, Source::Internal(_));
         if error.code() == ErrorCode::DeviceFailed || is_own && ends.is_none() {
             // The target cannot read its state or do its internal work. The target stops, because
@@ -273,13 +282,17 @@ impl<E: Engine> MetadataTarget<E> {
         writes: Vec<Change>,
         (mut reply, unlogged): (Vec<u8>, UnloggedFields),
     ) -> Result<()> {
-        let lsn = match self.take_changes(&op, writes, &mut reply) {
+        let lsn = match self.take_changes(&op, writes, &mut reply, unlogged.staging.as_ref()) {
             Ok(lsn) => lsn,
             Err(error) => return self.fail(op, error),
         };
         unlogged.add_to(&mut reply);
         for inode in &unlogged.changed_patterns {
             self.shared.starts.patterns.note(*inode, lsn);
+        }
+        if let Some(staging) = unlogged.staging {
+            self.stage(op, lsn, reply, staging);
+            return Ok(());
         }
         // A client cannot replay a change of several groups: after a power loss, the other groups
         // undo their steps, and then execute changes of other clients. So the reply to such a
@@ -301,13 +314,7 @@ impl<E: Engine> MetadataTarget<E> {
         match op.source {
             Source::Internal(work) => self.after_internal(work, lsn)?,
             Source::Peer { connection, header } => {
-                match (header.message, transaction_in(&header, &op.body)) {
-                    (Decide::ID | ResolveTransaction::ID, Some(transaction)) => {
-                        self.after_decide(transaction)?;
-                    }
-                    (Prepare::ID, Some(transaction)) => self.after_prepare(transaction)?,
-                    _ => {}
-                }
+                self.after_transaction_request(&header, &op.body, &reply)?;
                 if header.message == SetLock::ID {
                     self.after_set_lock(&header, &op.body, &reply)?;
                 }
@@ -328,8 +335,9 @@ impl<E: Engine> MetadataTarget<E> {
         Ok(())
     }
 
-    /// Moves the changes of an operation into the batch, with its decision record and its reply.
-    /// All of them get into the same log record. Returns the LSN of that record.
+    /// Moves the changes of an operation into the batch, with its decision record or the record of
+    /// its staged transaction, and with its reply. All of them get into the same log record.
+    /// Returns the LSN of that record.
     ///
     /// # Errors
     /// `TooLarge` if the changes exceed the limit of one operation. In this case, the batch is
@@ -339,10 +347,19 @@ impl<E: Engine> MetadataTarget<E> {
         op: &Operation,
         mut changes: Vec<Change>,
         reply: &mut Vec<u8>,
+        staging: Option<&Staging>,
     ) -> Result<Lsn> {
         if let Some(number) = op.transaction {
-            let decision = DecisionRecord { participants: op.participants.clone() };
-            changes.push((Key::Decision(number).to_bytes(), Some(decision.to_bytes())));
+            let (key, value) = match (staging, op.header()) {
+                (Some(staging), Some(header)) => {
+                    (Key::Staged(number), staging.record(header).to_bytes())
+                }
+                _ => {
+                    let participants = op.participants.clone();
+                    (Key::Decision(number), DecisionRecord { participants }.to_bytes())
+                }
+            };
+            changes.push((key.to_bytes(), Some(value)));
         }
         let answered = op.header().filter(|_| op.session_needed().is_some());
         if let Some(header) = answered {
@@ -413,7 +430,9 @@ impl<E: Engine> MetadataTarget<E> {
                 // which of its requests were executed.
                 is_durable = true;
             }
-            Decide::ID | Prepare::ID | ResolveTransaction::ID => is_durable = true,
+            Decide::ID | Prepare::ID | ConfirmPrepared::ID | ResolveTransaction::ID => {
+                is_durable = true;
+            }
             SyncAll::ID | WhichExist::ID | SyncInline::ID => is_durable = true,
             _ => {}
         }

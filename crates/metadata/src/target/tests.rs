@@ -24,6 +24,7 @@ mod sessions;
 mod sharing;
 mod sizes;
 mod slow_disks;
+mod staged;
 mod terms;
 mod transactions;
 mod truncations;

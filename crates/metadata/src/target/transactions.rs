@@ -7,6 +7,7 @@ use crate::background::{BackgroundCall, DecideCall};
 use crate::engine::Engine;
 use crate::limits::MAX_PREPARED;
 use crate::target::MetadataTarget;
+use crate::tx::locks::Owner;
 use crate::tx::operation::{CallId, OutgoingCall};
 use skep_format::metadata::{
     DecisionRecord, Key, PreparedRecord, decode_value, expect_parsed, transaction_of,
@@ -17,8 +18,9 @@ use skep_wire::Request;
 use skep_wire::frame::Header;
 use skep_wire::limits::MAX_LISTED_TRANSACTIONS;
 use skep_wire::metadata::{
-    Decide, Decision, DecisionReply, ListTransactions, Prepare, ResolveTransaction,
-    TransactionEntry, TransactionId, TransactionList,
+    ApplyPrepared, BeginPrepare, ConfirmPrepared, ConfirmPreparedReply, Decide, Decision,
+    DecisionReply, ListTransactions, Prepare, ResolveTransaction, TransactionEntry, TransactionId,
+    TransactionList,
 };
 
 impl<E: Engine> MetadataTarget<E> {
@@ -40,6 +42,7 @@ impl<E: Engine> MetadataTarget<E> {
                 }
             }
             Some(CallPurpose::Background(call)) => return self.on_background_reply(call, result),
+            Some(CallPurpose::Confirm { number }) => self.on_confirmed(number, result),
             Some(CallPurpose::Abandoned) | None => {}
         }
         Ok(())
@@ -64,6 +67,15 @@ impl<E: Engine> MetadataTarget<E> {
         }
     }
 
+    /// Sends a commit to the participant `group` when the record `after` is *safe*. The record must
+    /// not be *safe* yet. Requests no sync for it, because no operation waits for this commit.
+    pub(super) fn send_commit_later(&mut self, group: GroupId, number: u64, after: Lsn) {
+        let transaction = TransactionId { coordinator: self.shared.group, number };
+        let request = OutgoingCall::new(group, &Decide { transaction, commit: true });
+        let call = BackgroundCall::Decide(DecideCall { number, group, commit: true });
+        self.gates.gate_call_until_sync(after, (request, CallPurpose::Background(call)));
+    }
+
     /// Whether this group coordinates the transaction `number`, and its decision is not made or not
     /// *safe* yet.
     fn is_coordinating(&self, number: u64) -> bool {
@@ -74,9 +86,11 @@ impl<E: Engine> MetadataTarget<E> {
     /// loss or a change of the primary could still revert it.
     pub(crate) fn decision(&self, transaction: TransactionId) -> Result<DecisionReply> {
         let key = Key::Decision(transaction.number).to_bytes();
+        let staged = Key::Staged(transaction.number).to_bytes();
+        let is_open = self.table.get(&key)?.is_some() || self.table.get(&staged)?.is_some();
         let decision = if self.table.get_safe::<DecisionRecord>(&key)?.is_some() {
             Decision::Committed
-        } else if self.table.get(&key)?.is_some() || self.is_coordinating(transaction.number) {
+        } else if is_open || self.is_coordinating(transaction.number) {
             Decision::Pending
         } else {
             Decision::Aborted
@@ -92,7 +106,10 @@ impl<E: Engine> MetadataTarget<E> {
     pub(crate) fn check_transaction(&self, header: &Header, body: &[u8]) -> Result<()> {
         let prepared = self.background.prepared();
         match transaction_in(header, body) {
-            Some(_) if header.message == Prepare::ID && prepared.len() >= MAX_PREPARED => {
+            Some(_)
+                if [Prepare::ID, BeginPrepare::ID].contains(&header.message)
+                    && prepared.len() >= MAX_PREPARED =>
+            {
                 let what = format!(
                     "cannot prepare a transaction: {MAX_PREPARED} transactions already wait for \
                      their coordinators; see `skep transaction list`"
@@ -104,6 +121,35 @@ impl<E: Engine> MetadataTarget<E> {
             }
             _ => Ok(()),
         }
+    }
+
+    /// Updates the prepared transactions and their locks after a request about a transaction of
+    /// another group was committed. Does nothing after other requests.
+    pub(super) fn after_transaction_request(
+        &mut self,
+        header: &Header,
+        body: &[u8],
+        reply: &[u8],
+    ) -> Result<()> {
+        let Some(transaction) = transaction_in(header, body) else { return Ok(()) };
+        match header.message {
+            Decide::ID | ResolveTransaction::ID => self.after_decide(transaction)?,
+            Prepare::ID => self.after_prepare(transaction)?,
+            BeginPrepare::ID => {
+                self.after_prepare(transaction)?;
+                // The coordinator will ask whether the prepared transaction is durable, so begin
+                // the sync now.
+                if self.table.has_batch() {
+                    self.gates.request_sync();
+                }
+            }
+            ConfirmPrepared::ID if !ConfirmPreparedReply::from_bytes(reply)?.is_prepared => {
+                self.after_decide(transaction)?;
+            }
+            ApplyPrepared::ID => self.release(Owner::Prepared(transaction)),
+            _ => {}
+        }
+        Ok(())
     }
 
     /// Returns a page of the transactions of other groups that are prepared on this target.
@@ -136,6 +182,9 @@ pub(super) fn transaction_in(header: &Header, body: &[u8]) -> Option<Transaction
     match header.message {
         Decide::ID => Decide::from_bytes(body).ok().map(|it| it.transaction),
         Prepare::ID => Prepare::from_bytes(body).ok().map(|it| it.transaction),
+        BeginPrepare::ID => BeginPrepare::from_bytes(body).ok().map(|it| it.transaction),
+        ConfirmPrepared::ID => ConfirmPrepared::from_bytes(body).ok().map(|it| it.transaction),
+        ApplyPrepared::ID => ApplyPrepared::from_bytes(body).ok().map(|it| it.transaction),
         ResolveTransaction::ID => {
             ResolveTransaction::from_bytes(body).ok().map(|it| it.transaction)
         }

@@ -12,6 +12,7 @@ use crate::tx::locks::{Owner, Resource};
 use crate::tx::operation::{Operation, OutgoingCall, RemoteCall, Stop};
 use crate::tx::remembered_reads::RememberedReads;
 use crate::tx::shared::Shared;
+use crate::tx::staging::Staging;
 use crate::tx::table::{Table, logged_bytes};
 use skep_format::metadata::{InodeRecord, Key, OpenCounts, decode_value};
 use skep_types::codec::Codec;
@@ -19,8 +20,7 @@ use skep_types::{Attributes, Error, ErrorCode, GroupId, InodeId, Result, ShardId
 use skep_wire::Request;
 use skep_wire::inline::InlineContents;
 use skep_wire::metadata::{
-    EntryReply, NamesReply, NewEntryReply, Prepare, PrepareReply, Step, TransactionId,
-    add_directory, add_inline,
+    EntryReply, NamesReply, NewEntryReply, TransactionId, add_directory, add_inline,
 };
 
 /// Translates an error from another target's reply: `DeviceFailed` becomes `Io`. Otherwise this
@@ -43,6 +43,8 @@ pub(crate) struct UnloggedFields {
     pub(crate) directory: Option<Attributes>,
     /// The bytes of the file that the request has opened.
     pub(crate) inline: Option<InlineContents>,
+    /// If the transaction of the operation becomes *staged*: its participant and its change.
+    pub(crate) staging: Option<Staging>,
 }
 
 impl UnloggedFields {
@@ -253,9 +255,10 @@ impl<'a, E: Engine> Context<'a, E> {
         }
     }
 
-    /// Whether undecided transactions of other groups change names of a directory.
+    /// Whether undecided transactions of other groups change names of a directory. Staged
+    /// transactions of this group do not count, because the store has their changes already.
     pub(crate) fn has_undecided_names(&self, directory: InodeId) -> bool {
-        self.shared.locks.dentries_of(directory).next().is_some()
+        self.shared.locks.prepared_dentries_of(directory).next().is_some()
     }
 
     /// Waits for the decisions about the transactions of other groups that were about to change
@@ -442,59 +445,5 @@ impl<'a, E: Engine> Context<'a, E> {
     /// Whether earlier runs have made calls that this run has not made.
     pub(crate) fn has_unused_replies(&self) -> bool {
         self.next_call < self.op.remote_calls.len()
-    }
-
-    /// Asks groups to prepare steps as part of this operation's transaction. If the operation
-    /// succeeds, the target sends these groups the commit, otherwise the abort.
-    pub(crate) fn prepare(
-        &mut self,
-        steps: Vec<(GroupId, Vec<Step>)>,
-    ) -> Result<Vec<PrepareReply>, Stop> {
-        if steps.is_empty() {
-            return Ok(Vec::new());
-        }
-        let number = match self.op.transaction {
-            Some(number) => number,
-            None => {
-                let number = self.next_number()?;
-                self.op.transaction = Some(number);
-                number
-            }
-        };
-        let transaction = TransactionId { coordinator: self.shared.group, number };
-        let requests: Vec<_> = steps
-            .into_iter()
-            .map(|(group, steps)| (group, Prepare { transaction, steps }))
-            .collect();
-        for (group, _) in &requests {
-            if !self.op.participants.contains(group) {
-                self.op.participants.push(*group);
-            }
-        }
-        let prepared = self.ask_all(requests.iter().map(|(group, it)| (*group, it)).collect())?;
-        if prepared.iter().any(|it| it.busy) {
-            return Err(Stop::Busy);
-        }
-        Ok(prepared)
-    }
-
-    /// Takes the rename lock, if necessary with a call to the group that serves the root. The
-    /// operation keeps the lock until the operation ends.
-    pub(crate) fn hold_rename_lock(&mut self) -> Result<(), Stop> {
-        if self.is_local(InodeId::ROOT)? {
-            return self.take_rename_lock();
-        }
-        let root = self.group_of(InodeId::ROOT)?;
-        let number = match self.op.rename_lock {
-            Some((number, _)) => number,
-            None => {
-                let number = self.next_number()?;
-                self.op.rename_lock = Some((number, root));
-                number
-            }
-        };
-        let transaction = TransactionId { coordinator: self.shared.group, number };
-        let reply = self.ask(root, &Prepare { transaction, steps: vec![Step::LockRename] })?;
-        if reply.busy { Err(Stop::Busy) } else { Ok(()) }
     }
 }

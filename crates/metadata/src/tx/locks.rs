@@ -1,11 +1,12 @@
 //! The locks of a target, which transactions over several groups and a few other long changes hold.
 //!
-//! The owner of a lock is a prepared transaction of another group, the operation with the rename
-//! lock, a truncation (`namespace::truncations`), or a file that becomes shared (`sharing`). Other
-//! operations of this target keep no lock of this target while they wait. Such an operation runs
-//! again from the start, and checks everything again in the transaction that commits. It also gives
-//! up its locks at other groups, unless it waits for a transaction of a group with a higher id
-//! (`keeps_transaction` in the module `target`). So no deadlock cycle can form.
+//! The owner of a lock is a prepared transaction of another group, a staged transaction of this
+//! group, the operation with the rename lock, a truncation (`namespace::truncations`), or a file
+//! that becomes shared (`sharing`). Other operations of this target keep no lock of this target
+//! while they wait. Such an operation runs again from the start, and checks everything again in the
+//! transaction that commits. It also gives up its locks at other groups, unless it waits for a
+//! transaction of a group with a higher id (`keeps_transaction` in the module `target`). A staged
+//! transaction waits for no lock. So no deadlock cycle can form.
 
 use skep_types::InodeId;
 use skep_wire::metadata::TransactionId;
@@ -34,6 +35,9 @@ pub(crate) enum Resource {
 pub(crate) enum Owner {
     /// A prepared transaction.
     Prepared(TransactionId),
+    /// A staged transaction of this group, by its number. It locks the name that it has added or
+    /// removed.
+    Staged(u64),
     /// An operation of this target. Operations can own only the rename lock.
     Operation(u64),
     /// The truncation of a file.
@@ -83,6 +87,18 @@ impl Locks {
         self.holders_of(directory).map(|(name, _)| name)
     }
 
+    /// Returns the names in `directory` that prepared transactions of other groups have locked, in
+    /// ascending order. Leaves out the names of staged transactions, because their changes are in
+    /// the store already.
+    pub(crate) fn prepared_dentries_of(&self, directory: InodeId) -> impl Iterator<Item = &[u8]> {
+        self.prepared_holders_of(directory).map(|(name, _)| name)
+    }
+
+    fn prepared_holders_of(&self, directory: InodeId) -> impl Iterator<Item = (&[u8], Holder)> {
+        let is_prepared = |it: &Holder| matches!(it.owner, Owner::Prepared(_));
+        self.holders_of(directory).filter(move |(_, it)| is_prepared(it))
+    }
+
     fn holders_of(&self, directory: InodeId) -> impl Iterator<Item = (&[u8], Holder)> {
         let names = self.held.range(Resource::Dentry(directory, Vec::new())..);
         names.map_while(move |(resource, holder)| match resource {
@@ -93,14 +109,15 @@ impl Locks {
         })
     }
 
-    /// Returns the name in `directory` whose lock was taken last, with the time of the lock.
-    /// Considers only locks that were taken after `after` and not later than `until`.
+    /// Returns the name in `directory` whose lock a prepared transaction has taken last, with the
+    /// time of the lock. Considers only locks that were taken after `after` and not later than
+    /// `until`.
     pub(crate) fn last_dentry_of(
         &self,
         directory: InodeId,
         (after, until): (Duration, Duration),
     ) -> Option<(Resource, Duration)> {
-        let holders = self.holders_of(directory);
+        let holders = self.prepared_holders_of(directory);
         let taken = holders.filter(|(_, it)| it.since > after && it.since <= until);
         let (name, holder) = taken.max_by_key(|(_, it)| it.since)?;
         Some((Resource::Dentry(directory, name.to_vec()), holder.since))

@@ -8,6 +8,7 @@ use crate::namespace::directories;
 use crate::tx::context::Context;
 use crate::tx::locks::Resource;
 use crate::tx::operation::Stop;
+use skep_format::metadata::StagedEntry;
 use skep_types::{Attributes, Error, ErrorCode, FileKind, GroupId, InodeId};
 use skep_wire::limits::MAX_LINKS;
 use skep_wire::metadata::Step;
@@ -78,7 +79,8 @@ pub(crate) fn check<E: Engine>(
             let directory = context.directory(*inode)?;
             // Prepared transactions may be about to remove all names in the directory. The clients
             // that requested these removals may already have their replies, and must find the
-            // directory empty. So wait for the end of one of these transactions.
+            // directory empty. Staged transactions may still add their names again, or remove them
+            // again. So wait for the end of one of these transactions.
             let mut locked = context.shared.locks.dentries_of(*inode);
             let first = locked.next().map(|name| Resource::Dentry(*inode, name.to_vec()));
             let count = locked.count() as u64 + 1;
@@ -214,6 +216,24 @@ fn no_answer() -> Error {
         ErrorCode::Corrupt,
         "cannot complete a transaction: its prepared record lacks the attributes for the reply",
     )
+}
+
+/// Applies a step at the group that serves `inode`, for an operation that changes nothing else at
+/// this group except the entry `entry` and the counts of its directory. If another group serves the
+/// inode, the transaction may become *staged* ([`Context::prepare_for_entry`]).
+pub(crate) fn do_for_entry<E: Engine>(
+    context: &mut Context<'_, E>,
+    inode: InodeId,
+    step: Step,
+    entry: StagedEntry,
+) -> Result<(), Stop> {
+    let group = context.group_of(inode)?;
+    if group == context.shared.group {
+        return do_anywhere(context, vec![(inode, step)]);
+    }
+    let prepared = context.prepare_for_entry(group, vec![step], entry);
+    prepared.map_err(|stop| revalidate(context, stop))?;
+    Ok(())
 }
 
 /// Applies each step at the group that serves the inode in the same pair. Steps of other groups

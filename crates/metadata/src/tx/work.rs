@@ -42,6 +42,11 @@ pub(crate) enum InternalWork {
     DeleteKeys(Vec<Vec<u8>>),
     /// Ends a prepared transaction according to its coordinator's decision.
     EndPrepared { transaction: TransactionId, commit: bool },
+    /// Stores that a staged transaction of this group is committed.
+    CommitStaged(u64),
+    /// Undoes the changes of a staged transaction, because the participant has lost its prepared
+    /// transaction.
+    UndoStaged(u64),
     /// Stores that storage has truncated all chunk files of a truncation, and the incarnation of
     /// the storage host of each chunk file.
     ApplyTruncation { inode: InodeId, generation: u64, incarnations: Vec<HostIncarnation> },
