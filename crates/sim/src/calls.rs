@@ -147,7 +147,12 @@ impl World {
             connection.has_arrived |= !was_late;
         }
         match callee.0 {
-            Node::Target(target) => self.deliver_request(target, number, header, body),
+            Node::Target(target) => {
+                if !self.refuses_unrecorded(target, number, &header, &body) {
+                    self.duplicate_later(target, &header, &body);
+                    self.deliver_request(target, number, header, body);
+                }
+            }
             Node::Storage(storage) if self.storages[storage].is_running => {
                 // Drop the late write. The client has sent the write again on a newer connection,
                 // and the target has then closed this connection.
@@ -309,6 +314,7 @@ impl World {
             }
             (Node::Client(client), Purpose::Task(task)) => {
                 if let Ok(reply) = &result {
+                    self.note_durable(client, task, call.change);
                     self.keep_change(client, task, (call.start, call.change), reply);
                 }
                 self.task_answer(client, task, &result, call.is_reply_lost);

@@ -4,12 +4,12 @@
 use crate::model::{Inode, Model};
 use skep_format::metadata::{
     Batch, DentryRecord, FileLocksRecord, InlineRecord, InodeRecord, Key, LockOwner,
-    PreparedRecord, SlotRecord, directory_of_dentry, inline_of, inode_of, last_u64, lock_owner_of,
-    name_cursor, xattr_of,
+    PreparedRecord, SlotRecord, StagedRecord, directory_of_dentry, inline_of, inode_of, last_u64,
+    lock_owner_of, name_cursor, transaction_of, xattr_of,
 };
 use skep_types::codec::Codec;
-use skep_types::{ACCESS_ACL, ClusterMap, DEFAULT_ACL, FileKind, InodeId, SessionId};
-use skep_wire::metadata::Step;
+use skep_types::{ACCESS_ACL, ClusterMap, DEFAULT_ACL, FileKind, InodeId, SessionId, Timestamp};
+use skep_wire::metadata::{Step, TransactionId};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The changes in a batch of a target, as far as the reference model covers them.
@@ -32,6 +32,17 @@ pub(crate) struct Changes {
     /// New directories that this target has prepared in a transaction with another target, each
     /// with the transaction step that creates it.
     pub(crate) prepared: Vec<(InodeId, Step)>,
+    /// Transactions of other targets that this target has prepared, each with the time at which it
+    /// was prepared.
+    pub(crate) prepared_transactions: Vec<(TransactionId, Timestamp)>,
+    /// Transactions of this target that the batch has staged, by number.
+    pub(crate) staged: Vec<(u64, StagedRecord)>,
+    /// Staged transactions that the batch has committed or undone.
+    pub(crate) staged_ends: Vec<u64>,
+    /// Transactions of this target that the batch has decided to commit.
+    pub(crate) decided: BTreeSet<u64>,
+    /// Requests that the target has undone: session, slot and sequence.
+    pub(crate) undone: Vec<(SessionId, u32, u64)>,
     /// Lock owners whose locks were released because their sessions ended.
     pub(crate) freed_by_end: BTreeSet<LockOwner>,
 }
@@ -41,6 +52,7 @@ impl Changes {
         let slots = Key::slots_of(SessionId::default())[..2].to_vec();
         let (opens, sizes) = (Key::session_opens(), Key::size_recoveries());
         let (ends, prepared) = (Key::session_ends(), Key::prepared());
+        let (staged, decisions) = (Key::staged(), Key::decisions());
         let mut changes = Self::default();
         for change in &batch.mutations {
             let key = change.key.0.as_slice();
@@ -48,7 +60,10 @@ impl Changes {
             let id = last_u64(key).unwrap_or_default();
             if key.starts_with(&slots) {
                 let session = SessionId::new(last_u64(&key[..10]).unwrap_or_default());
-                match value.map(decode).transpose()? {
+                match value.map(decode::<SlotRecord>).transpose()? {
+                    Some(record) if record.is_undone() => {
+                        changes.undone.push((session, id as u32, record.sequence));
+                    }
                     Some(record) => changes.slots.push((session, id as u32, record)),
                     None => changes.slots_gone.push((session, id as u32)),
                 }
@@ -67,7 +82,19 @@ impl Changes {
                 changes.recovered_sizes.push(InodeId::new(id));
             } else if key.starts_with(&prepared) {
                 let record: Option<PreparedRecord> = value.map(decode).transpose()?;
-                changes.prepared.extend(record.and_then(prepared_directory));
+                // A record without steps belongs to a transaction that is applied already.
+                let new = record.filter(|record| !record.steps.is_empty());
+                let since = new.as_ref().map(|record| record.since);
+                let prepared = transaction_of(key).zip(since);
+                changes.prepared_transactions.extend(prepared);
+                changes.prepared.extend(new.and_then(prepared_directory));
+            } else if key.starts_with(&staged) {
+                match value.map(decode::<StagedRecord>).transpose()? {
+                    Some(record) => changes.staged.push((id, record)),
+                    None => changes.staged_ends.push(id),
+                }
+            } else if key.starts_with(&decisions) {
+                changes.decided.extend(value.map(|_| id));
             } else if let Some(owner) = lock_owner_of(key) {
                 changes.locks.push((owner, value.map(decode).transpose()?));
             } else if let Some(inode) = inode_of(key) {

@@ -111,6 +111,7 @@ impl StoredState {
         let unfinished = [
             (Key::prepared(), "prepared transaction"),
             (Key::decisions(), "decision"),
+            (Key::staged(), "staged transaction"),
             (Key::removals(), "removal"),
             (Key::size_recoveries(), "size recovery"),
         ];

@@ -117,11 +117,20 @@ pub enum PlantedBug {
     /// Clients ignore the truncate generation of attributes with a lower size. So a truncation by
     /// another client does not lower the size that a client has.
     IgnoreTruncations,
+    /// The coordinator of a staged transaction takes its participant for durably prepared without
+    /// asking it. So it replies before the logs of both groups are synced.
+    AssumePrepared,
+    /// A starting coordinator takes the participants of its staged transactions for durably
+    /// prepared without asking them.
+    CommitUnasked,
+    /// A participant that replies that it has not prepared a transaction does not record this
+    /// reply. So it may prepare the transaction later.
+    ForgetRefusal,
 }
 
 impl PlantedBug {
     /// All bugs that can be planted.
-    pub const ALL: [Self; 35] = [
+    pub const ALL: [Self; 38] = [
         Self::LoseCommitNotices,
         Self::SyncTooSoon,
         Self::ForgetSlots,
@@ -157,6 +166,9 @@ impl PlantedBug {
         Self::ReplayByClient,
         Self::DropKeptChanges,
         Self::IgnoreTruncations,
+        Self::AssumePrepared,
+        Self::CommitUnasked,
+        Self::ForgetRefusal,
     ];
 
     /// Whether the bug has an effect only if clients replay lost changes.
@@ -168,6 +180,11 @@ impl PlantedBug {
             Self::DropKeptChanges,
         ];
         of_replays.contains(&self)
+    }
+
+    /// Whether the bug has an effect only if targets stage transactions.
+    pub(crate) fn needs_staging(self) -> bool {
+        [Self::AssumePrepared, Self::CommitUnasked, Self::ForgetRefusal].contains(&self)
     }
 
     /// Whether the bug has an effect only if targets have backup members.
@@ -196,6 +213,8 @@ pub struct Knobs {
     pub has_backups: bool,
     /// Whether clients replay the changes that a power loss of a metadata target has reverted.
     pub replays: bool,
+    /// Whether the feature level permits staged transactions.
+    pub is_staging: bool,
     /// Number of storage targets.
     pub storages: usize,
     /// Number of clients.
@@ -251,6 +270,7 @@ impl Knobs {
             targets: random.within(1, 3) as usize,
             has_backups: false,
             replays: false,
+            is_staging: false,
             storages: random.within(1, 3) as usize,
             clients: random.within(1, 4) as usize,
             tasks: random.within(1, 3) as usize,

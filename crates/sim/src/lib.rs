@@ -7,6 +7,8 @@
 //! Simulated clients keep the state of each file as mounts do ([`skep_client::InodeState`],
 //! `files`), and `known_sizes` checks the sizes in this state.
 //!
+//! In half of the runs, targets stage transactions of two groups (`staging`).
+//!
 //! In some runs each target has a backup member (`backup`). A model of management decides when the
 //! backup member takes over (`take_over`). `management` publishes cluster maps, and simulates
 //! restarts of management. The simulation covers neither management's state machine, nor leases
@@ -39,6 +41,7 @@ mod plants;
 mod random;
 mod replay;
 mod run;
+mod staging;
 mod storage;
 mod take_over;
 mod target;

@@ -12,7 +12,7 @@ use skep_types::map::{
 };
 use skep_types::{
     ClusterId, ClusterMap, Group, GroupId, GroupMember, MapVersion, MemberState, NodeId, NodeKind,
-    ShardId, Target, TargetId, TargetKind,
+    STAGING_FEATURE_LEVEL, ShardId, Target, TargetId, TargetKind,
 };
 use std::sync::Arc;
 
@@ -164,5 +164,6 @@ pub(crate) fn map(knobs: &Knobs) -> ClusterMap {
     map.newest_node = map.nodes.last().map_or(NodeId::default(), |node| node.id);
     map.version = MapVersion::new(1);
     map.formatted = true;
+    map.feature_level = STAGING_FEATURE_LEVEL - u32::from(!knobs.is_staging);
     map
 }

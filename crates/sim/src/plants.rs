@@ -88,16 +88,25 @@ pub(crate) fn reply(plant: Option<PlantedBug>, message: u16, body: Vec<u8>) -> V
 }
 
 /// Returns the reply that a target with the planted bug assumes instead of sending a call. `None`
-/// means that the target sends the call.
+/// means that the target sends the call. `is_starting` is true in the first batch of a process.
 pub(crate) fn suppressed_call(
     plant: Option<PlantedBug>,
     message: u16,
     body: &[u8],
+    is_starting: bool,
 ) -> Option<Result<Vec<u8>>> {
+    let is_confirm = message == md::ConfirmPrepared::ID;
     match plant? {
         PlantedBug::LoseCommitNotices if message == md::Decide::ID && body.last() == Some(&1) => {
             Some(Ok(EmptyReply {}.to_bytes()))
         }
+        PlantedBug::AssumePrepared if is_confirm => Some(Ok(prepared())),
+        PlantedBug::CommitUnasked if is_confirm && is_starting => Some(Ok(prepared())),
         _ => None,
     }
+}
+
+/// Returns the reply of a participant that has durably prepared a transaction.
+fn prepared() -> Vec<u8> {
+    md::ConfirmPreparedReply { is_prepared: true }.to_bytes()
 }

@@ -134,6 +134,15 @@ impl World {
         sessions.find(|it| it.id == id).map(|it| &mut it.replay)
     }
 
+    /// If the reply to a change contains no number of the change (zero), the change is durable. The
+    /// client does not keep it, so no power loss may revert it.
+    pub(crate) fn note_durable(&mut self, client: usize, task: usize, number: u64) {
+        let current = self.clients[client].tasks[task].current.as_ref();
+        if let Some(id) = current.and_then(|it| it.instance).filter(|_| number == 0) {
+            self.witness.note_durable(id);
+        }
+    }
+
     /// Keeps the change of a task that a target has acknowledged. `place` is the start number in
     /// the request, and the number of the change in the reply.
     pub(crate) fn keep_change(

@@ -63,6 +63,10 @@ const BACKUPS_PERCENT: u64 = 35;
 const REPLAYS_DRAW: u64 = 0x7265_706C_6179;
 /// Share of the runs without backups in which clients replay lost changes, in percent.
 const REPLAYS_PERCENT: u64 = 60;
+/// The seed XOR this number determines whether targets stage transactions.
+const STAGING_DRAW: u64 = 0x7374_6167_6564;
+/// Share of runs in which targets stage transactions, in percent.
+const STAGING_PERCENT: u64 = 50;
 /// Time limit for finishing all work after the last fault. Leases are at most 2 s long.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(60);
 /// Maximum share of runs whose reference model may become incomplete, in percent.
@@ -91,6 +95,8 @@ pub fn run(options: &Options) -> Report {
     let replays = Random::new(options.seed ^ REPLAYS_DRAW).percent(REPLAYS_PERCENT);
     let replays = options.plant.map_or(replays, PlantedBug::needs_replays);
     knobs.replays = replays && !knobs.has_backups;
+    let is_staging = Random::new(options.seed ^ STAGING_DRAW).percent(STAGING_PERCENT);
+    knobs.is_staging = options.plant.map_or(is_staging, PlantedBug::needs_staging);
     if options.trace {
         println!("{knobs:#?}");
     }

@@ -18,7 +18,7 @@ use skep_types::codec::Codec;
 use skep_types::{ClusterId, ClusterMap, Epoch, GroupId, Lsn, MapVersion, Result, TargetId};
 use skep_wire::Request;
 use skep_wire::frame::Header;
-use skep_wire::metadata::CompareSlots;
+use skep_wire::metadata::{CompareSlots, ConfirmPrepared};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -53,6 +53,8 @@ pub(crate) struct TargetProcess {
     pub(crate) disk: LogDisk,
     pub(crate) inbox: Vec<Event>,
     is_scheduled: bool,
+    /// Whether the process has not handled a batch yet.
+    is_starting: bool,
     /// Whether the target's disk is full.
     is_full: bool,
     ticks: u64,
@@ -82,6 +84,7 @@ impl TargetProcess {
             disk: LogDisk::new(owner, knobs.segment_bytes),
             inbox: Vec::new(),
             is_scheduled: false,
+            is_starting: false,
             is_full: false,
             ticks: 0,
             unsynced: Vec::new(),
@@ -131,6 +134,7 @@ impl World {
                     self.witness.replay_opened(index, self.now);
                 }
                 process.running = Some(target);
+                process.is_starting = true;
                 process.life += 1;
                 process.fence = MapVersion::default();
                 process.inbox.clear();
@@ -271,6 +275,7 @@ impl World {
             }
             self.act(index, action);
         }
+        self.targets[index].is_starting = false;
         if ends_after.is_some() {
             let is_power_loss = faults.power_losses && (!faults.kills || self.random.percent(50));
             self.end_target(index, is_power_loss);
@@ -326,13 +331,18 @@ impl World {
                 if let (Ok(body), CompareSlots::ID) = (&result, request.message) {
                     self.check_slots(index, request.session, body);
                 }
+                if let (Ok(body), ConfirmPrepared::ID) = (&result, request.message) {
+                    self.note_confirmed(index, tag, body);
+                }
                 let number = ((connection, tag), request.sequence);
                 self.network.change_numbers.extend(result.is_ok().then_some(number));
                 self.reply(connection, request.tag, result);
             }
             Action::Call { call, request } => {
                 let plant = self.knobs.plant;
-                let reply = plants::suppressed_call(plant, request.message, &request.body);
+                let is_starting = self.targets[index].is_starting;
+                let (message, body) = (request.message, &request.body);
+                let reply = plants::suppressed_call(plant, message, body, is_starting);
                 if let Some(reply) = reply {
                     return self.deliver_answer(index, call, reply);
                 }

@@ -27,6 +27,8 @@
 //!   changes that are lost;
 //! - if clients replay lost changes: as long as its client is alive, each lost change is replayed
 //!   with the same inode, or reported. Until then, the target executes no new change (`replays`);
+//! - a staged transaction is committed only if its participant has durably prepared it, and undone
+//!   only if its participant has lost it (`staged`);
 //! - a power loss reverts the operations whose records are lost. A power loss must not revert an
 //!   operation that was acknowledged as durable. The power loss must also not revert an operation
 //!   on which an operation of another target depends, because the dependent operation would then
@@ -43,6 +45,7 @@ mod lost_changes;
 mod order;
 mod own_effects;
 mod replays;
+mod staged;
 
 use crate::changes::{Changes, fits};
 use crate::judged::Judged;
@@ -58,6 +61,7 @@ use skep_metadata::target::Event;
 use skep_types::codec::Codec;
 use skep_types::{ClusterMap, InodeId, Lsn, SessionId};
 use skep_wire::metadata::Step;
+use staged::StagedOperations;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -154,6 +158,7 @@ pub(crate) struct Witness {
     /// Number of losses of log records that the model contained.
     pub(crate) losses: u64,
     replays: Replays,
+    staging: StagedOperations,
 }
 
 impl std::fmt::Debug for Witness {
@@ -187,6 +192,7 @@ impl Witness {
             is_restoring: false,
             losses: 0,
             replays: Replays::default(),
+            staging: StagedOperations::default(),
         }
     }
 
@@ -303,6 +309,7 @@ impl Witness {
         if self.is_blind {
             return Ok(());
         }
+        self.check_staged(target, lsn, &mut changes).map_err(place)?;
         match self.apply_record(target, lsn, &changes, chunk_size) {
             Err(_) if self.may_hide_operation(&changes) => {
                 self.is_blind = true;
@@ -478,7 +485,11 @@ impl Witness {
     pub(crate) fn power_loss(&mut self, target: usize, last: Lsn) -> Result<(), Violation> {
         self.ended.retain(|_, (at, lsn)| *at != target || *lsn <= last);
         let is_lost = |entry: &HistoryEntry| entry.target == target && entry.lsn > last;
-        if self.is_blind || !self.history.iter().any(is_lost) {
+        if self.is_blind {
+            return Ok(());
+        }
+        let has_reverted = self.lose_prepared(target, last)?;
+        if !has_reverted && !self.history.iter().any(is_lost) {
             return Ok(());
         }
         self.losses += 1;

@@ -125,6 +125,12 @@ pub(crate) enum SimEvent {
         task: usize,
         wait: u64,
     },
+    /// A duplicate of a request arrives at a metadata target.
+    Duplicate {
+        target: usize,
+        header: Header,
+        body: Vec<u8>,
+    },
     /// Management receives the request to evict a client.
     Evict {
         client: NodeId,
@@ -354,6 +360,9 @@ impl World {
                 }
             }
             SimEvent::Map { node } => self.receive_map(node),
+            SimEvent::Duplicate { target, header, body } => {
+                self.deliver_duplicate(target, header, body);
+            }
             SimEvent::Serve { connection, storage, life, header, body } => {
                 self.serve_write(connection, (storage, life), &header, &body);
             }

@@ -126,6 +126,9 @@ fn checkers_find_all_planted_bugs() {
             &["before clients had replayed", "neither replayed nor reported"],
         ),
         (PlantedBug::IgnoreTruncations, &["knows the size"]),
+        (PlantedBug::AssumePrepared, &["participant has lost it"]),
+        (PlantedBug::CommitUnasked, &["participant has lost it"]),
+        (PlantedBug::ForgetRefusal, &["after it had denied it"]),
     ];
     for (plant, fragments) in planted {
         let is_expected = |report: &Report| {

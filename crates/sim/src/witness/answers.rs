@@ -150,14 +150,17 @@ impl Witness {
         let window = self.windows.remove(&window).filter(|it| !it.is_void && !is_blind);
         self.listings.count(window.is_some());
         let Some(window) = window else { return Ok(()) };
-        for (name, inode) in &window.always {
+        let directory = window.op.home();
+        let is_certain = |name: &[u8]| !self.staging.may_be_undone(directory, name);
+        for (name, inode) in window.always.iter().filter(|(name, _)| is_certain(name)) {
             let times = seen.iter().filter(|it| *it == &(name.clone(), *inode)).count();
             if times != 1 {
                 let name = name.escape_ascii();
                 return Err(format!("{:?} returned \"{name}\" ({inode}) {times} times", window.op));
             }
         }
-        match seen.iter().find(|entry| !window.ever.contains(entry)) {
+        let is_wrong = |entry: &&(Vec<u8>, InodeId)| !window.ever.contains(*entry);
+        match seen.iter().find(|entry| is_wrong(entry) && is_certain(&entry.0)) {
             Some(entry) => Err(format!("{:?} returned {entry:?}, which never existed", window.op)),
             None => Ok(()),
         }
