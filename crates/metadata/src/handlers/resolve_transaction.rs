@@ -1,13 +1,16 @@
 //! `ResolveTransaction`: commits or aborts a prepared transaction at the request of an
 //! administrator. The module `background::prepared` permits this request only if the coordinator of
 //! the transaction does not reply, or if the target cannot carry out the decision.
+//!
+//! From the feature level of staged transactions on, a commit applies the steps and keeps the
+//! transaction without steps until the coordinator is back. A second commit then removes it.
 
 use crate::engine::Engine;
 use crate::tx::context::Context;
 use crate::tx::operation::Stop;
 use crate::tx::prepared;
 use skep_format::metadata::{Key, PreparedRecord};
-use skep_types::{Error, ErrorCode};
+use skep_types::{Error, ErrorCode, STAGING_FEATURE_LEVEL};
 use skep_wire::management::EmptyReply;
 use skep_wire::metadata::ResolveTransaction;
 
@@ -25,6 +28,13 @@ pub(crate) fn run<E: Engine>(
                     already applied its steps; commit it";
         return Err(Error::new(ErrorCode::InvalidArgument, what).into());
     }
-    prepared::end(context, transaction, commit)?;
+    let may_be_staged = context.shared.map.feature_level >= STAGING_FEATURE_LEVEL;
+    if may_be_staged && !record.steps.is_empty() && commit {
+        // If the coordinator has staged the transaction, it asks for it when it is back. It would
+        // undo its own changes if this target did not have the transaction any more.
+        prepared::apply(context, transaction)?;
+    } else {
+        prepared::end(context, transaction, commit)?;
+    }
     Ok(EmptyReply {})
 }

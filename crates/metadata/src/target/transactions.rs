@@ -133,6 +133,9 @@ impl<E: Engine> MetadataTarget<E> {
     ) -> Result<()> {
         let Some(transaction) = transaction_in(header, body) else { return Ok(()) };
         match header.message {
+            ResolveTransaction::ID if self.has_prepared(transaction)? => {
+                self.release(Owner::Prepared(transaction));
+            }
             Decide::ID | ResolveTransaction::ID => self.after_decide(transaction)?,
             Prepare::ID => self.after_prepare(transaction)?,
             BeginPrepare::ID => {
@@ -150,6 +153,10 @@ impl<E: Engine> MetadataTarget<E> {
             _ => {}
         }
         Ok(())
+    }
+
+    fn has_prepared(&self, transaction: TransactionId) -> Result<bool> {
+        Ok(self.table.get(&Key::Prepared(transaction).to_bytes())?.is_some())
     }
 
     /// Returns a page of the transactions of other groups that are prepared on this target.

@@ -248,6 +248,26 @@ fn participant_that_denies_a_transaction_never_prepares_it() {
     assert!(!story.ask(1, 0, (0, 0), &begin_prepare(9, md::Step::LockRename)).unwrap().busy);
 }
 
+/// A coordinator that returns asks for its staged transaction, and would otherwise undo its part of
+/// an acknowledged change.
+#[test]
+fn transaction_that_an_administrator_commits_is_confirmed() {
+    let mut story = begin();
+    let begin = begin_prepare(7, md::Step::LockRename);
+    let since = story.ask(1, 0, (0, 0), &begin).unwrap().since;
+    story.now += ASK_AFTER;
+    story.happens(Event::Tick);
+    story.now += RESOLVABLE_AFTER;
+    let commit = md::ResolveTransaction { transaction: id(7), commit: true };
+    assert_eq!(story.ask(1, 0, (0, 0), &commit), Ok(EmptyReply {}));
+    let next = begin_prepare(8, md::Step::LockRename);
+    assert!(!story.ask(1, 0, (0, 0), &next).unwrap().busy, "the lock is free");
+    let confirm = md::ConfirmPrepared { transaction: id(7), since };
+    assert_eq!(story.ask(1, 0, (0, 0), &confirm), Ok(confirmed(true)));
+    assert_eq!(story.ask(1, 0, (0, 0), &commit), Ok(EmptyReply {}));
+    assert_eq!(story.ask(1, 0, (0, 0), &confirm), Ok(confirmed(false)));
+}
+
 #[test]
 fn applied_transaction_is_kept_until_its_decision() {
     let mut story = Story::begin();
