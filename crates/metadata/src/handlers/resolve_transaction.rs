@@ -3,7 +3,7 @@
 //! the transaction does not reply, or if the target cannot carry out the decision.
 //!
 //! From the feature level of staged transactions on, a commit applies the steps and keeps the
-//! transaction without steps until the coordinator is back. A second commit then removes it.
+//! transaction without steps until the coordinator is back. So a repeated commit changes nothing.
 
 use crate::engine::Engine;
 use crate::tx::context::Context;
@@ -25,13 +25,15 @@ pub(crate) fn run<E: Engine>(
     };
     if record.steps.is_empty() && !commit {
         let what = "cannot abort the transaction: its outcome is a commit, and this target has \
-                    already applied its steps; commit it";
+                    already applied its steps; it ends when the coordinator is back";
         return Err(Error::new(ErrorCode::InvalidArgument, what).into());
     }
-    let may_be_staged = context.shared.map.feature_level >= STAGING_FEATURE_LEVEL;
-    if may_be_staged && !record.steps.is_empty() && commit {
-        // If the coordinator has staged the transaction, it asks for it when it is back. It would
-        // undo its own changes if this target did not have the transaction any more.
+    // If the coordinator has staged the transaction, it asks for it when it is back. It would undo
+    // its own changes if this target did not have the transaction any more.
+    let map = &context.shared.map;
+    let may_ask =
+        map.feature_level >= STAGING_FEATURE_LEVEL && map.group(transaction.coordinator).is_some();
+    if commit && may_ask {
         prepared::apply(context, transaction)?;
     } else {
         prepared::end(context, transaction, commit)?;
