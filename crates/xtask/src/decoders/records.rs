@@ -11,15 +11,15 @@ use skep_format::management::{LogHead, Snapshot};
 use skep_format::member_mark::{CountedMembers, MemberContents, MemberMark};
 use skep_format::metadata::{Batch, DecisionRecord, DentryRecord, InodeRecord, PreparedRecord};
 use skep_format::metadata::{FileLocksRecord, InlineRecord, LockedRange, Mutation, OpenCounts};
-use skep_format::metadata::{SessionRecord, SlotRecord};
+use skep_format::metadata::{SessionRecord, SlotRecord, StagedEntry, StagedRecord};
 use skep_format::page_cache_mark::PageCacheMark;
 use skep_types::codec::{Bytes, Codec, crc32c};
 use skep_types::{
     Attributes, ChunkFileKey, ChunkFileSet, ClusterId, ClusterMap, Component, Epoch, FileKind,
     GroupId, GroupRecord, TargetId,
 };
-use skep_types::{Chooser, PatternOrigin, Result, Timestamp};
-use skep_types::{HostIncarnation, InodeId, Lsn, MapVersion, NodeId, Redundancy, StripePattern};
+use skep_types::{Chooser, PatternOrigin, Result, StripePattern, Timestamp};
+use skep_types::{HostIncarnation, InodeId, Lsn, MapVersion, NodeId, Redundancy, SessionId};
 use skep_wire::file_locks::LockMode;
 use skep_wire::metadata::{Step, TransactionId};
 
@@ -160,6 +160,7 @@ fn check_metadata(bytes: &[u8]) {
     check::<FileLocksRecord>(bytes);
     check::<PreparedRecord>(bytes);
     check::<DecisionRecord>(bytes);
+    check::<StagedRecord>(bytes);
     check::<Batch>(bytes);
 }
 
@@ -218,6 +219,21 @@ fn metadata_seeds() -> Vec<Vec<u8>> {
         attributes: vec![attributes()],
         since: Timestamp::default(),
     };
+    let entry = StagedEntry {
+        directory: InodeId::ROOT,
+        name: name.clone(),
+        inode: InodeId::new(9),
+        kind: FileKind::Directory,
+        is_added: true,
+    };
+    let staged = StagedRecord {
+        participant: GroupId::new(2),
+        since: Timestamp::default(),
+        entry,
+        session: SessionId::new(7),
+        slot: 3,
+        sequence: 1,
+    };
     let locked = LockedRange { start: 0, end: 1 << 63, mode: LockMode::Exclusive };
     let mutations = vec![
         Mutation { key: name.clone(), value: Some(inode.to_bytes().into()) },
@@ -233,6 +249,7 @@ fn metadata_seeds() -> Vec<Vec<u8>> {
         FileLocksRecord { pid: 7, ranges: vec![locked] }.to_bytes(),
         record.to_bytes(),
         DecisionRecord { participants: vec![GroupId::new(1)] }.to_bytes(),
+        staged.to_bytes(),
         Batch { mutations }.to_bytes(),
         TransactionId { coordinator: GroupId::new(1), number: 2 }.to_bytes(),
     ]
