@@ -407,7 +407,9 @@ impl Shell {
             match ended {
                 Ok(()) => shell.put(Event::Synced { lsn }),
                 Err(error) => {
-                    let what = format!("cannot sync the log: {error}");
+                    let what = format!(
+                        "cannot sync the log of the target: {error}; check the disk of the log"
+                    );
                     shell.fail(Error::new(ErrorCode::DeviceFailed, what));
                 }
             }
@@ -448,7 +450,8 @@ impl Shell {
                 } else if shell.membership.refused_evictions.is_due(skep_env::now()) {
                     tracing::warn!(
                         "management cannot evict client {client} yet, so the client keeps its \
-                         locks and open files: {error}"
+                         locks and open files, and the metadata target asks management again: \
+                         {error}"
                     );
                 }
             }

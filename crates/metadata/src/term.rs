@@ -41,8 +41,8 @@ impl Membership {
         let (group, target) = (self.group, self.target);
         Self::of(map, target).filter(|it| it.group == group).ok_or_else(|| {
             let what = format!(
-                "cannot continue the role of target {target}: it is no longer a member of group \
-                 {group}"
+                "cannot continue the role of target {target}: this target is no longer a member of \
+                 group {group}"
             );
             Error::new(ErrorCode::Deposed, what)
         })

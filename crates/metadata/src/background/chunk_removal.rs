@@ -159,8 +159,8 @@ impl ChunkRemovals {
             Some(error) => {
                 if self.lines.is_due(context.shared.now) {
                     tracing::warn!(
-                        "cannot free the space of removed files at {} yet, and retries each \
-                         second; no program waits for this: {error}",
+                        "metadata cannot free the space of removed files at {} yet, and retries \
+                         each second; no program waits for this space: {error}",
                         storage_name(&context.shared.map, group)
                     );
                 }

@@ -179,9 +179,9 @@ impl SizeRecoveries {
             Err(error) => {
                 if self.lines.is_due(context.shared.now) {
                     tracing::warn!(
-                        "cannot ask {} for the size of file {inode}, whose writer has died, and \
-                         retries each second; until a retry succeeds, the file may appear too \
-                         short, and programs that lock it wait: {error}",
+                        "metadata cannot ask {} for the size of file {inode}, whose writer has \
+                         died, and retries each second; until a retry succeeds, the file may \
+                         appear too short, and programs that lock the file wait: {error}",
                         storage_name(&context.shared.map, group)
                     );
                 }

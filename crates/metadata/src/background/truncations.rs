@@ -221,8 +221,8 @@ impl Truncations {
         if let Some((_, _, error)) = failure {
             if self.sync_lines.is_due(context.shared.now) {
                 tracing::warn!(
-                    "cannot sync the truncation of file {inode} at storage yet, and retries: \
-                     {error}"
+                    "metadata cannot sync the truncation of file {inode} at storage yet, and \
+                     retries: {error}"
                 );
             }
             self.due.insert((context.shared.now + RETRY_PAUSE, inode));

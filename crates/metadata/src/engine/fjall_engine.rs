@@ -75,7 +75,10 @@ impl FjallEngine {
         let opened = File::open(&path, std::fs::OpenOptions::new().write(true));
         let allocated = opened.and_then(|file| file.reserve(0..JOURNAL_BYTES));
         if let Err(error) = allocated {
-            tracing::debug!("cannot allocate space for the journal {}: {error:#}", path.display());
+            tracing::debug!(
+                "cannot allocate space for the newest file of the key-value store, {}: {error:#}",
+                path.display()
+            );
         }
     }
 

@@ -16,8 +16,8 @@ pub(crate) fn run<E: Engine>(
 ) -> Result<OpenReply, Stop> {
     check_name(&request.name)?;
     if matches!(request.kind, FileKind::Directory | FileKind::Symlink) {
-        let context = "cannot execute the request `Create`: it does not create directories and \
-                       symbolic links";
+        let context = "cannot create a directory or symbolic link by the request `Create`: send \
+                       `MakeDirectory` or `MakeSymlink`";
         return Err(Error::new(ErrorCode::InvalidArgument, context).into());
     }
     let mut directory = context.directory(request.directory)?;

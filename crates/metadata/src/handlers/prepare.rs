@@ -58,8 +58,8 @@ fn prepare<E: Engine>(
         return Ok(Some(record));
     }
     if context.get::<Timestamp>(&Key::Finished(transaction))?.is_some() {
-        let what = "cannot prepare the transaction: it has already ended, so the request came too \
-                    late";
+        let what = "cannot prepare the transaction: this transaction has already ended, so the \
+                    request came too late";
         return Err(Error::new(ErrorCode::Stale, what).into());
     }
     context.act_for(transaction);

@@ -20,7 +20,8 @@ pub(crate) fn run<E: Engine>(
 ) -> Result<EmptyReply, Stop> {
     let ResolveTransaction { transaction, commit } = request;
     let Some(record) = context.get::<PreparedRecord>(&Key::Prepared(transaction))? else {
-        let what = "cannot resolve the transaction: this target has not prepared it";
+        let what = "cannot resolve the transaction: this target has no prepared transaction of \
+                    this number; `skep transaction list` shows all prepared transactions";
         return Err(Error::new(ErrorCode::NotFound, what).into());
     };
     if record.steps.is_empty() && !commit {

@@ -37,7 +37,8 @@ pub(crate) fn run<E: Engine>(
         }
         FileKind::Regular => set_of_file(context, &mut record, &request)?,
         _ => {
-            let what = "cannot set the stripe pattern: only directories and regular files have one";
+            let what = "cannot set the stripe pattern: only directories and regular files have a \
+                        stripe pattern";
             return Err(Error::new(ErrorCode::InvalidArgument, what).into());
         }
     }
@@ -52,7 +53,7 @@ fn set_of_file<E: Engine>(
     request: &SetPattern,
 ) -> Result<(), Stop> {
     if request.pattern.is_none() {
-        let what = "cannot remove the stripe pattern of a file; set another one";
+        let what = "cannot remove the stripe pattern of a file; set another stripe pattern instead";
         return Err(Error::new(ErrorCode::NotPermitted, what).into());
     }
     let is_open = !context.opens(request.inode)?.is_zero();

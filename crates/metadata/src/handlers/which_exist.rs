@@ -26,7 +26,7 @@ pub(crate) fn run<E: Engine>(
         // Only the group that serves the shard has the inode.
         if !context.is_local(inode)? {
             let what = format!(
-                "cannot check inode {inode}: group {} does not serve its shard",
+                "cannot check inode {inode}: group {} does not serve the shard of this inode",
                 context.shared.group
             );
             return Err(Error::new(ErrorCode::StaleMap, what).into());

@@ -176,7 +176,7 @@ impl<E: Engine> Context<'_, E> {
         match self.op.header() {
             Some(header) if header.session.raw() != 0 => Ok(header.session),
             _ => {
-                Err(Error::new(ErrorCode::Protocol, "cannot accept the request: it has no session")
+                Err(Error::new(ErrorCode::Protocol, "cannot accept a request without a session")
                     .into())
             }
         }

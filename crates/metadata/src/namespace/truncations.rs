@@ -275,7 +275,7 @@ impl<E: Engine> Context<'_, E> {
         }
         tracing::warn!(
             "file {inode}: storage lost a truncation that was not durable yet, since a disk failed \
-             or a host lost power; truncating its chunk files again"
+             or a host lost power; metadata truncates the chunk files of the file again"
         );
         let size = record.attributes.size;
         let chunk_files = striping::chunk_sizes(&pattern, size)
@@ -315,7 +315,7 @@ impl<E: Engine> Context<'_, E> {
 pub(crate) fn unfinished(inode: InodeId, error: &Error) -> Error {
     let error = of_another(error.clone());
     error.within(format_args!(
-        "cannot finish the truncation of file {inode}; the target repeats the truncation"
+        "cannot finish the truncation of file {inode} yet; metadata repeats the truncation"
     ))
 }
 

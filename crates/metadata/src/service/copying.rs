@@ -50,8 +50,9 @@ pub(super) fn is_incomplete(
         && membership.serves(target)
     {
         let what = format!(
-            "cannot serve {} as a member of group {group}: its data belongs to group {former}; \
-             name the directory that target {target} has used as a member of group {group}",
+            "cannot serve {} as a member of group {group}: the data in this directory belongs to \
+             group {former}; name the directory that target {target} has used as a member of group \
+             {group}",
             path.display()
         );
         return Err(Error::new(ErrorCode::Configuration, what));
@@ -60,9 +61,10 @@ pub(super) fn is_incomplete(
         && mark.record().is_after(entry)
     {
         let what = format!(
-            "cannot use {} as a member of group {group}: its data belongs to group {}, and target \
-             {target} may have the newest changes of that group, because management was restored \
-             from a backup; run `skep group remove {} {}`, and the target returns to its group",
+            "cannot use {} as a member of group {group}: the data in this directory belongs to \
+             group {}, and target {target} may have the newest changes of that group, because \
+             management was restored from a backup; run `skep group remove {} {}`, and the target \
+             returns to its group",
             path.display(),
             entry.id,
             group.raw(),

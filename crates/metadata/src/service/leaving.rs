@@ -97,8 +97,8 @@ pub(super) async fn leave(shell: &Shell, membership: &Membership) -> Result<()> 
     while skep_env::now() < until {
         if !is_expected(&newest()) {
             tracing::info!(
-                "target {target} stops: metadata group {group} continues without it, and target \
-                 {target} catches up when it answers again"
+                "target {target} stops: metadata group {group} continues without this target, \
+                 which catches up when it answers again"
             );
             return Ok(());
         }

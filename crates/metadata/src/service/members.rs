@@ -240,17 +240,17 @@ fn log_change(change: &GroupChange, primary: TargetId, reason: Reason) {
     let GroupChange { group, target, .. } = change;
     match (change.change, reason) {
         (MemberChange::Drop, Reason::Stops) => tracing::info!(
-            "the service of target {target} stops: metadata group {group} continues without it, \
-             and target {target} catches up when it answers again"
+            "the service of target {target} stops: metadata group {group} continues without this \
+             target, which catches up when it answers again"
         ),
         (MemberChange::Drop, Reason::DiskHangs) => tracing::warn!(
             "the disk of target {target} hangs, since it completes no sync: metadata group {group} \
-             continues without target {target}, which serves again when its disk does; check this \
-             disk"
+             continues without this target, which serves again when its disk completes syncs; \
+             check this disk"
         ),
         (MemberChange::Drop, Reason::Other) => tracing::warn!(
             "target {target} does not answer its primary: metadata group {group} continues without \
-             it, and target {target} catches up when it answers again"
+             this target, which catches up when it answers again"
         ),
         (MemberChange::HandOver, Reason::Stops) => tracing::info!(
             "the service of target {primary} stops: target {target} becomes the primary of \
@@ -265,7 +265,7 @@ fn log_change(change: &GroupChange, primary: TargetId, reason: Reason) {
              metadata group {group}; free up space on the disk of target {primary}"
         ),
         _ => tracing::info!(
-            "target {target} has caught up: it becomes a serving member of metadata group {group}"
+            "target {target} has caught up, and becomes a serving member of metadata group {group}"
         ),
     }
 }
@@ -291,10 +291,10 @@ fn refused(change: &GroupChange, primary: TargetId, reason: Reason, error: &Erro
              until the disk or management answers"
         ),
         (MemberChange::Drop, Reason::Other) => format!(
-            "target {target} does not answer its primary, and management cannot remove it from the \
-             serving members of metadata group {group} yet: {error}; operations of the group wait; \
-             check the network of this host: if it has failed, another member may be the primary \
-             already"
+            "target {target} does not answer its primary, and management cannot remove this target \
+             from the serving members of metadata group {group} yet: {error}; operations of the \
+             group wait; check the network of this host: if this network has failed, another \
+             member may be the primary already"
         ),
         _ => format!(
             "management cannot change the state of target {target} in metadata group {group} yet: \
@@ -309,9 +309,9 @@ fn take_over_line(request: &AskTakeOver, primary: TargetId) -> String {
     let AskTakeOver { group, target, lacks_records, .. } = request;
     if *lacks_records {
         return format!(
-            "target {target} of metadata group {group} may lack records that it has confirmed, as \
-             after a power loss: it reports its last record, and management decides which member \
-             continues the group"
+            "target {target} of metadata group {group} may lack log records that the target has \
+             confirmed, as after a power loss: the target reports its last record to management, \
+             which decides which member continues the group"
         );
     }
     if primary == *target {
@@ -322,7 +322,7 @@ fn take_over_line(request: &AskTakeOver, primary: TargetId) -> String {
     }
     format!(
         "target {primary}, the primary of metadata group {group}, does not answer: target {target} \
-         asks management to make it the primary"
+         asks management to make target {target} the primary"
     )
 }
 
@@ -349,10 +349,10 @@ pub(super) fn ask_to_take_over(shell: &Rc<Shell>, request: AskTakeOver) {
         {
             tracing::warn!(
                 "management has not made target {target} the primary of metadata group {group} \
-                 yet: {error}; it may still do so later. Until then, each change in the group \
-                 waits for a sync of the disk of target {target}. If target {primary} answers \
-                 again and operations are slow, move the primary of the group with `skep group \
-                 move`"
+                 yet: {error}; management may still do so later. Until then, each change in the \
+                 group waits for a sync of the disk of target {target}. If target {primary} \
+                 answers again and operations are slow, move the primary of the group with `skep \
+                 group move`"
             );
         }
         shell.membership.is_changing.set(false);

@@ -56,9 +56,9 @@ impl RestoredMarks {
             self.is_removal_off.set(true);
             target.continue_above_copy();
             tracing::warn!(
-                "{} was restored from a backup: new inode numbers begin above all that were \
-                 assigned after the backup was made, and storage removes no chunk file without an \
-                 inode until `skep target restored --allow-removal` permits it",
+                "{} was restored from a backup: new inode numbers begin above all numbers that \
+                 were assigned after the backup was made, and storage removes no chunk file \
+                 without an inode until `skep target restored --allow-removal` permits it",
                 self.directory.display()
             );
         }

@@ -59,8 +59,8 @@ impl<E: Engine> MetadataTarget<E> {
         let pause = now.saturating_sub(self.shared.now);
         if pause > (self.lease() / 4).max(2 * LONGEST_WAIT) {
             tracing::warn!(
-                "target {}: its process or host did not run for {:.1} s; the leases of all clients \
-                 begin again",
+                "target {}: the process or host of this target did not run for {:.1} s; the leases \
+                 of all clients begin again",
                 self.target,
                 pause.as_secs_f64()
             );

@@ -39,9 +39,9 @@ impl<E: Engine> MetadataTarget<E> {
         let sessions: Vec<_> = self.sessions.after(SessionId::default()).map(|it| it.0).collect();
         if !sessions.is_empty() {
             tracing::warn!(
-                "target {} may have lost acknowledged changes. It waits until the clients of its \
-                 {} sessions have repeated these changes, or until no client has repeated one for \
-                 the time of a lease; other operations wait until then",
+                "target {} may have lost acknowledged changes. The target waits until the clients \
+                 of its {} sessions have repeated these changes, or until no client has repeated \
+                 one for the time of a lease; other operations wait until then",
                 self.target,
                 sessions.len()
             );

@@ -141,15 +141,18 @@ impl<E: Engine> MetadataTarget<E> {
         }
         self.check_replay_window(header)?;
         if line.modifies && header.sequence == 0 {
-            let what = format!("cannot accept request {}: it has no sequence number", line.name);
+            let what =
+                format!("cannot accept request {}: the request has no sequence number", line.name);
             return Err(Error::new(ErrorCode::Protocol, what));
         }
         if let Some(inode) = handlers::home_inode(header.message, body)
             && self.shared.map.shard_group(inode.shard()) != Some(self.shared.group)
         {
             let (shard, group) = (inode.shard(), self.shared.group);
-            let what =
-                format!("cannot use inode {inode}: group {group} does not serve its shard {shard}");
+            let what = format!(
+                "cannot use inode {inode}: group {group} does not serve shard {shard}, to which \
+                 this inode belongs"
+            );
             return Err(Error::new(ErrorCode::StaleMap, what));
         }
         self.check_transaction(header, body)?;
@@ -191,15 +194,15 @@ impl<E: Engine> MetadataTarget<E> {
         let epoch = map.group(own).map(|group| group.epoch).unwrap_or_default();
         if header.epoch != epoch {
             return stale(format!(
-                "cannot execute the request: it is for epoch {} of group {own}, but this target \
-                 has epoch {epoch}",
+                "cannot execute the request: the request is for epoch {} of group {own}, but this \
+                 target has epoch {epoch}",
                 header.epoch
             ));
         }
         if header.lowest_map > map.version {
             return stale(format!(
-                "cannot execute the request: it needs cluster map {}, but this target has cluster \
-                 map {}",
+                "cannot execute the request: the request needs cluster map {}, but this target has \
+                 cluster map {}",
                 header.lowest_map, map.version
             ));
         }
@@ -218,7 +221,7 @@ impl<E: Engine> MetadataTarget<E> {
         }
         if header.message == OpenSession::ID && self.has_ended(header.session)? {
             let what = format!(
-                "cannot open session {}: it has ended; open another session",
+                "cannot open session {}: this session has ended; open another session",
                 header.session
             );
             self.refuse(connection, header, Error::new(ErrorCode::StaleSession, what));

@@ -84,7 +84,7 @@ impl FormerPrimary {
         }
         let what = format!(
             "target {} cannot follow the primary of group {}: its disk completes no sync of its \
-             log, so the target cannot open its directory",
+             log, so the target cannot open its directory; check this disk",
             self.own.target, self.own.group
         );
         Err(Error::new(ErrorCode::DeviceFailed, what))

@@ -356,8 +356,8 @@ impl<'a, E: Engine> Context<'a, E> {
         let may_be_lost = self.shared.numbers.may_be_assigned(inode.number());
         if !may_be_lost || !self.is_local(inode)? || self.find_inode(inode)?.is_some() {
             let what = format!(
-                "cannot create inode {inode} again after a power loss: it exists, or this target \
-                 has never created it"
+                "cannot create inode {inode} again after a power loss: this inode exists, or this \
+                 target has never created it"
             );
             return Err(Error::new(ErrorCode::Stale, what).into());
         }

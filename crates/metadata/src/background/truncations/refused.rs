@@ -48,8 +48,8 @@ impl RefusedFiles {
         self.files.is_empty().then(|| {
             let files = if self.count == 1 { "file" } else { "files" };
             format!(
-                "truncations finished: storage no longer refuses the truncation of any file ({} \
-                 {files}, after {seconds} s)",
+                "storage no longer refuses the truncation of any file; metadata has retried {} \
+                 {files}, for up to {seconds} s",
                 self.count
             )
         })
@@ -71,8 +71,8 @@ pub(super) fn refusal_line(
         count => format!(" ({count} failed attempts since the last such line)"),
     };
     format!(
-        "cannot truncate file {inode} on {target}{attempts}, and retries each second; until a \
-         retry succeeds, programs that open or truncate the file get EIO: {error}"
+        "metadata cannot truncate file {inode} on {target}{attempts}, and retries each second; \
+         until a retry succeeds, programs that open or truncate the file get EIO: {error}"
     )
 }
 
@@ -96,8 +96,8 @@ mod tests {
             "storage still refuses one truncation"
         );
         let line = refused.line_after(|it| it != second, at(27)).expect("the last file");
-        assert!(line.starts_with("truncations finished: "), "{line}");
-        assert!(line.ends_with("(2 files, after 17 s)"), "{line}");
+        assert!(line.starts_with("storage no longer refuses the "), "{line}");
+        assert!(line.ends_with(" 2 files, for up to 17 s"), "{line}");
         assert_eq!(refused.line_after(|_| false, at(28)), None);
     }
 

@@ -22,13 +22,14 @@ const MAP_IS_OLD: &str = "the cluster map of this host is older than the last on
 
 /// The health text of a primary whose directory was restored from a backup.
 const RESTORED: &str = "the target was restored from a backup, and may lack log records that other \
-                        members of its group have; it waits until one of them takes over, or until \
-                        management answers and lets it continue alone";
+                        members of its group have; the target waits until one of these members \
+                        takes over, or until management answers and lets the target continue alone";
 
 /// The health text of a backup member whose store has changes that its group lacks.
-const DIVERGES: &str = "it has changes that its group lacks, since the group continued with older \
-                        data, so it serves nothing; to give these changes up, stop its service, \
-                        remove the directories `log` and `store` of the target, and start it";
+const DIVERGES: &str = "the target has changes that its group lacks, since the group continued \
+                        with older data, so the target serves nothing; to give these changes up, \
+                        stop the service of the target, remove the directories `log` and `store` \
+                        of the target, and start the service";
 
 impl Parts<'_> {
     /// Logs, and stores for the health, why the target does not act as the primary in the map.

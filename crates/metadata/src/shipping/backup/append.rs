@@ -103,8 +103,8 @@ impl<E: Engine> Backup<E> {
         let previous = self.records.epoch_of(preceding(lsn)).unwrap_or_default();
         if !(previous <= of_record && of_record <= epoch) {
             let what = format!(
-                "cannot append record {lsn}: it has epoch {of_record}; expected an epoch from \
-                 {previous} (of the record before) to {epoch} (of the group)"
+                "cannot append record {lsn}: this record has epoch {of_record}; expected an epoch \
+                 from {previous} (of the record before) to {epoch} (of the group)"
             );
             return Err(Error::new(ErrorCode::Protocol, what));
         }
