@@ -118,7 +118,7 @@ pub fn mount(cluster: ClusterOptions, options: ServeOptions) -> Result<()> {
             tracing::error!("{unconfirmed}");
         }
         Err(error) => tracing::warn!(
-            "cannot deregister the client of this mount: {error}; management will evict it"
+            "cannot deregister the client of this mount: {error}; management will evict this client"
         ),
     }
     if let Ok(Err(error)) = background.join() {

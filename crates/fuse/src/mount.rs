@@ -125,8 +125,8 @@ where
         };
         if options.requests.has_direct_io && !features.has_direct_mmap {
             tracing::warn!(
-                "with direct_io, mmap with MAP_SHARED fails with ENODEV on this kernel; it works \
-                 from Linux 6.6 on"
+                "with the mount option direct_io, mmap with MAP_SHARED fails with ENODEV on this \
+                 kernel; such an mmap works from Linux 6.6 on"
             );
         }
         let session = Session {

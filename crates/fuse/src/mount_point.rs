@@ -90,7 +90,7 @@ pub(crate) fn prepare(path: &Path) -> Result<PathBuf> {
     let (absolute, was_left) = examine(path)?;
     if was_left {
         tracing::info!(
-            "unmounting {}, because the process of its mount was killed",
+            "this process unmounts {}, because the process of the previous mount was killed",
             absolute.display()
         );
         let cleaned = match kernel::is_root() {

@@ -385,8 +385,8 @@ impl Supervisor {
             Ok(()) => {}
             Err(error) if how == Unmount::IfIdle && is_busy(&error) => {
                 tracing::warn!(
-                    "{mount_point} is busy: this mount detaches it, and programs have {} seconds \
-                     to close their files",
+                    "{mount_point} is busy: the mount detaches this directory, and programs have \
+                     {} seconds to close their files",
                     limits::DETACH_GRACE.as_secs()
                 );
                 self.start_unmount(Unmount::Detach);

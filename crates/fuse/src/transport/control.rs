@@ -68,8 +68,8 @@ fn apply(fd: &OwnedFd, interrupts: &Interrupts, bytes: &[u8]) -> bool {
         _ => {
             tracing::error!(
                 "the kernel sent a request of process {} for inode {} (opcode {}) through \
-                 /dev/fuse instead of io_uring; it fails with EIO; if this repeats, mount with \
-                 --transport device",
+                 /dev/fuse instead of io_uring; the request fails with EIO; if the kernel repeats \
+                 this, mount with --transport device",
                 header.pid,
                 InodeId::new(header.nodeid),
                 header.opcode

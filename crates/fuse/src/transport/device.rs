@@ -228,7 +228,8 @@ impl Port for DevicePort {
                     _ => {
                         tracing::error!(
                             "a worker of this mount ends, since it cannot read from /dev/fuse: \
-                             {error}; the others continue; mount again if programs wait"
+                             {error}; the other workers continue; if programs wait, unmount, and \
+                             mount again"
                         );
                         return None;
                     }

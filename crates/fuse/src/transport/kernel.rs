@@ -95,7 +95,7 @@ pub(crate) fn allow_uring() -> Result<(), String> {
         return Ok(());
     }
     std::fs::write(ENABLE_URING, "Y").map_err(|error| {
-        format!("{ENABLE_URING} is N, and this process cannot set it to Y: {error}")
+        format!("{ENABLE_URING} is N, and this process cannot set this parameter to Y: {error}")
     })?;
     tracing::info!(
         "this mount has set {ENABLE_URING} to Y, for all later FUSE mounts of this host; mount \
@@ -275,7 +275,7 @@ pub fn check_helper() -> io::Result<()> {
         true => Ok(()),
         false => Err(helper_failed(&io::Error::new(
             io::ErrorKind::NotFound,
-            "it is in no directory of PATH",
+            "the program is in no directory of PATH",
         ))),
     }
 }

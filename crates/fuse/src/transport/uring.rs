@@ -132,7 +132,7 @@ impl Port for UringPort {
                 let what = if operation == REGISTER { "refused a new" } else { "ended a" };
                 tracing::warn!(
                     "the kernel {what} slot for requests on CPU {}: {error}; the worker of this \
-                     CPU ends; mount again if programs wait",
+                     CPU ends; if programs wait, unmount, and mount again",
                     self.queue
                 );
             }

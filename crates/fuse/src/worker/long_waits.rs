@@ -146,11 +146,12 @@ impl Causes<'_> {
         match &names[..] {
             [] => String::new(),
             [one] => format!(
-                "; storage target {one} is not served, and the metadata target may wait for it"
+                "; storage target {one} is not served, and the metadata target may wait for the \
+                 storage target"
             ),
             several => format!(
                 "; storage targets {}{more} are not served, and the metadata target may wait for \
-                 them",
+                 the storage targets",
                 several.join(", ")
             ),
         }
@@ -252,7 +253,7 @@ mod tests {
         let line = LongWaits::default().line(&[unanswered(7, 6)], causes, Duration::ZERO);
         let Some(Line::Wait(text)) = &line else { panic!("no line about a wait: {line:?}") };
         let words = "without a reply from target t1 on metadata-1; storage target t5 on storage-2 \
-                     is not served, and the metadata target may wait for it; `skep";
+                     is not served, and the metadata target may wait for the storage target; `skep";
         assert!(text.contains(words), "{text}");
     }
 
