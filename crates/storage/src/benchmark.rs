@@ -164,7 +164,7 @@ impl Benchmark {
         self.stop(run.id).await.map_err(|error| {
             error.within(format!(
                 "cannot start a benchmark: the files of benchmark {} cannot be removed from this \
-                 target; solve the problem and repeat the command",
+                 target; solve the problem that follows, and repeat the command",
                 run.id
             ))
         })

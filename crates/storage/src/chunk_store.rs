@@ -397,8 +397,8 @@ impl ChunkStore {
         let failure = Error::new(
             ErrorCode::DeviceFailed,
             format!(
-                "target {} refuses writes until it is restarted, since a write failed at {}: \
-                 {error}",
+                "target {} refuses writes until its service is restarted, since a write failed at \
+                 {}: {error}",
                 self.target,
                 utc(skep_env::wall_time())
             ),

@@ -93,9 +93,9 @@ impl Loss {
             return Ok(());
         }
         let what = format!(
-            "target {} ({}) was marked as lost, with all bytes on it; restore the file from a \
-             backup, or copy it if it had no bytes there (`skep target remove --lost {}` lists the \
-             files that lost bytes)",
+            "target {} ({}) was marked as lost, with all bytes of this target; restore the file \
+             from a backup, or copy the file if it had no bytes on this target (`skep target \
+             remove --lost {}` lists the files that lost bytes)",
             self.target,
             self.directory.display(),
             self.target.raw()

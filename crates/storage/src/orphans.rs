@@ -94,9 +94,9 @@ pub(crate) async fn clean_up_forever(
         progress.set(0, 0);
         match outcome {
             Ok(counts) if counts.removed > 0 || counts.unknown > 0 => tracing::info!(
-                "the clean-up of target {target} checked {} chunk files. It moved {} files that no \
-                 inode owns to the quarantine, and did not decide on {} files, since metadata did \
-                 not reply",
+                "the clean-up of target {target} checked {} chunk files. The clean-up moved {} \
+                 files that no inode owns to the quarantine, and did not decide on {} files, since \
+                 metadata did not reply",
                 counts.looked_at,
                 counts.removed,
                 counts.unknown

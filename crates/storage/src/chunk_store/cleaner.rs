@@ -31,7 +31,8 @@ impl ChunkStore {
             }
             if let Err(error) = self.clean().await {
                 tracing::error!(
-                    "target {}: cannot sync written data to its disk yet, and retries: {error}",
+                    "target {}: the target cannot sync written data to its disk yet, and retries: \
+                     {error}",
                     self.target
                 );
             }
@@ -140,8 +141,8 @@ impl ChunkStore {
             }
             Err(error) => {
                 tracing::warn!(
-                    "target {}: cannot sync the written data of chunk file {key} yet, and retries: \
-                     {error}",
+                    "target {}: the target cannot sync the written data of chunk file {key} yet, \
+                     and retries: {error}",
                     self.target
                 );
                 return None;
@@ -156,8 +157,8 @@ impl ChunkStore {
                     self.give_up(&key, &[(*region, *number)]);
                 }
                 Err(error) => tracing::warn!(
-                    "target {}: cannot sync region {region} of chunk file {key} yet, and retries: \
-                     {error}",
+                    "target {}: the target cannot sync region {region} of chunk file {key} yet, \
+                     and retries: {error}",
                     self.target
                 ),
             }

@@ -77,7 +77,7 @@ impl ChunkStore {
             != (self.cluster, self.target, file.key, index)
         {
             return damaged(&format!(
-                "it belongs to region {} of chunk file {} on target {} in cluster {}",
+                "this page belongs to region {} of chunk file {} on target {} in cluster {}",
                 found.region, found.key, found.target, found.cluster
             ));
         }
@@ -86,7 +86,7 @@ impl ChunkStore {
             // Only the loss of the page cache can tear a page. A process that is killed writes the
             // complete page or nothing.
             None if !may_be_torn || header.start >= self.state.get().kept_since => {
-                damaged("its checksum does not match")
+                damaged("the checksum of the page does not match")
             }
             Some(checksums) if !may_be_torn => {
                 let region = Region::blank();
@@ -150,9 +150,9 @@ impl ChunkStore {
             return Ok(region);
         }
         tracing::warn!(
-            "target {}: chunk file {}: the target was writing region {index} when it was last \
-             killed or lost power; it accepts {torn} granules (blocks of 4 KiB) of this region \
-             without a check of their checksums",
+            "target {}: chunk file {}: the target was writing region {index} when its process was \
+             last killed or its host lost power; the target accepts {torn} granules (blocks of 4 \
+             KiB) of this region without a check of their checksums",
             self.target,
             file.path.display()
         );

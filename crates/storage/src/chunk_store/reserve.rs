@@ -96,7 +96,7 @@ impl ChunkStore {
                 Err(error) if error.kind() == io::ErrorKind::Unsupported => {
                     let text = format!(
                         "target {}: cannot reserve space: the file system of {} does not support \
-                         this",
+                         reservations",
                         self.target,
                         self.directory.display()
                     );

@@ -89,8 +89,8 @@ impl ChunkStore {
                 let error = self.note_failure(file.io_error(error));
                 if error.code() != ErrorCode::DeviceFailed {
                     tracing::error!(
-                        "target {}: cannot sync a chunk file, and writes its unsynced data again: \
-                         {error}",
+                        "target {}: the target cannot sync a chunk file, and writes the unsynced \
+                         data of the file again: {error}",
                         self.target
                     );
                     self.write_again(file).await?;
@@ -195,7 +195,10 @@ impl ChunkStore {
         if self.problems.is_state_unrecorded.get()
             && let Err(error) = self.write_state(&self.state.get())
         {
-            tracing::error!("{}; the target tries again", self.note_failure(error));
+            tracing::error!(
+                "{}; the target tries to record this failure again",
+                self.note_failure(error)
+            );
         }
     }
 }
