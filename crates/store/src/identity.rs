@@ -209,10 +209,10 @@ fn cannot_create(path: &Path) -> impl Fn(std::io::Error) -> Error {
 fn missing(path: &Path, kind: DirectoryKind) -> String {
     match kind {
         DirectoryKind::Management => format!(
-            "it has no state of management. If this cluster exists already, do not use --init, \
-             which makes a new cluster: mount the disk of the directory, or put a copy back with \
-             `skep cluster restore --directory {} COPY`. For a new cluster, run with --init; for a \
-             further management node, with --init --join",
+            "the directory has no state of management. If this cluster exists already, do not use \
+             --init, which makes a new cluster: mount the disk of the directory, or put a copy \
+             back with `skep cluster restore --directory {} COPY`. For a new cluster, run with \
+             --init; for a further management node, with --init --join",
             path.display()
         ),
         kind => format!(

@@ -160,7 +160,8 @@ impl Log {
             let start = offset - tail.len() as u64;
             failed_sync::write_again(&file, start, &tail).map_err(|error| {
                 let what = format!(
-                    "cannot write the unsynced end of log {} (from byte {start}) again: {error}",
+                    "cannot repeat the write of the unsynced end of log {} (from byte {start}): \
+                     {error}",
                     path.display()
                 );
                 let is_full = is_out_of_space(&error);

@@ -324,7 +324,7 @@ fn management_node_refuses_to_start_in_an_emptied_directory() {
     }
     std::fs::remove_dir_all(&directory).expect("a directory");
     let refused = start();
-    for words in [&*shown, "it has no state of management", "--init --join"] {
+    for words in [&*shown, "the directory has no state of management", "--init --join"] {
         assert!(refused.contains(words), "{words}: {refused}");
     }
     drop(without);
