@@ -202,7 +202,7 @@ pub(crate) fn make_ready(
             let state = former_log::read(&path, cluster)?;
             found(directory, settings, addresses, state)?;
             tracing::info!(
-                "{}: converted the command log of an earlier version of skep",
+                "{}: management has converted the command log of an earlier version of Skep",
                 path.display()
             );
         }

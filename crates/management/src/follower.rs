@@ -45,7 +45,9 @@ impl Refusal {
             let noted = self.noted.wait();
             match self.refused.borrow().clone() {
                 Some(Refused::AtTheStart(error)) => {
-                    return Err(error.within("this management node cannot become a member"));
+                    return Err(
+                        error.within("this management node cannot become a member of management")
+                    );
                 }
                 Some(Refused::Later(error)) => {
                     tracing::warn!(

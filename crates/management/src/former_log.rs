@@ -45,8 +45,8 @@ pub(crate) fn read(directory: &Path, cluster: ClusterId) -> Result<ClusterState>
     }
     if head.first.raw() > applied.raw() + 1 {
         let missing = format!(
-            "commands are missing: the log starts at command {}, and the snapshot ends at \
-             {applied}; restore the directory from a backup",
+            "commands are missing in the log: the log starts at command {}, and the snapshot ends \
+             at {applied}; restore the directory from a backup",
             head.first
         );
         return Err(corrupt(&path, missing));

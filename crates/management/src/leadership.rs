@@ -108,8 +108,8 @@ async fn begin(authority: &Authority, own: &ServerRegistration) -> Result<()> {
         Ok(_) => {}
         Err(error) if error.code() == ErrorCode::NotLeader => return Err(error),
         Err(error) => tracing::error!(
-            "management keeps its previous name and addresses, since this node cannot register the \
-             new name and addresses: {error}"
+            "management keeps its previous name and addresses, since this management node cannot \
+             register its new name and addresses: {error}"
         ),
     }
     authority.note_host(own.node, &skep_service::host_name()).await?;

@@ -222,7 +222,8 @@ fn addresses(
             let former = directory::registered_addresses(&directory.directory);
             let former = former.unwrap_or_else(|| directory.token.addresses.clone());
             tracing::warn!(
-                "management continues to use its previous addresses, {}: {error}",
+                "management cannot use its new addresses, and continues to use its previous \
+                 addresses, {}: {error}",
                 former.join(", ")
             );
             Ok(former)

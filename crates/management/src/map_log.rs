@@ -195,10 +195,11 @@ fn copies_without(map: &ClusterMap, group: &Group, dropped: TargetId) -> String 
     match left[..] {
         [] => String::new(),
         [one] => format!(
-            "it has one copy left, and its files wait if target {} fails too; ",
+            "the group has one copy left, and operations on its files wait if target {} fails too; \
+             ",
             named(map, one.target)
         ),
-        _ => format!("it has {} copies left; ", left.len()),
+        _ => format!("the group has {} copies left; ", left.len()),
     }
 }
 

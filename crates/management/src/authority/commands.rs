@@ -200,8 +200,8 @@ impl Authority {
         tracing::warn!(
             "node {node} has cluster map {known} with node ids up to {newest_node}, and management \
              had only cluster map {version} with ids up to {newest}, so the directory of \
-             management is an old backup. New node ids and map versions begin above all that were \
-             assigned after the backup was made"
+             management is an old backup. New node ids and map versions begin above all ids and \
+             versions that were assigned after the backup was made"
         );
         Ok(())
     }

@@ -17,7 +17,11 @@ pub(super) async fn handle(
         && let Some(group) = map.group(outcome.group)
     {
         let members: Vec<_> = group.members.iter().map(|it| it.target.to_string()).collect();
-        tracing::info!("created group {} of targets {}", outcome.group, members.join(", "));
+        tracing::info!(
+            "management created group {} of targets {}",
+            outcome.group,
+            members.join(", ")
+        );
     }
     Ok(CreateGroupReply { group: outcome.group, version: map.version })
 }

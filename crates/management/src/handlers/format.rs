@@ -13,7 +13,7 @@ pub(super) async fn handle(
     authority.command(id, Command::Format).await?;
     let map = authority.map();
     tracing::info!(
-        "formatted the cluster; metadata groups that serve its namespace: {}",
+        "management formatted the cluster; metadata groups that serve the namespace: {}",
         map.shards.len()
     );
     Ok(MapUpdate { map: Some((*map).clone()) })

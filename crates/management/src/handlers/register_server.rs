@@ -18,7 +18,7 @@ pub(super) async fn handle(
         Ok(outcome) => outcome,
         Err(error) => {
             tracing::warn!(
-                "refused the registration of a server on host {host} at {}: {error}",
+                "management refused the registration of a server on host {host} at {}: {error}",
                 addresses.join(", ")
             );
             return Err(error);

@@ -278,7 +278,9 @@ fn line_about_a_dropped_member_names_reason_and_copies_left() {
     assert!(text(0).contains("whose service is shutting down"), "{}", text(0));
     let dead = text(7_500);
     assert!(dead.contains("has sent no heartbeat for 7.5 s"), "{dead}");
-    assert!(dead.contains("one copy left, and its files wait if target t1 (metadata-1)"), "{dead}");
+    let effect = "the group has one copy left, and operations on its files wait if target t1 \
+                  (metadata-1) fails too";
+    assert!(dead.contains(effect), "{dead}");
 }
 
 #[test]
