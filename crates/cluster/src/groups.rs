@@ -253,8 +253,8 @@ fn is_done(group: &Group, change: &GroupChange) -> bool {
 
 fn undecided(group: &Group, target: TargetId) -> Error {
     let context = format!(
-        "cannot add target {target} to group {id}: management was restored from a backup, and \
-         compares the logs of the members; it makes targets with newer changes members by itself. \
+        "cannot add target {target} to group {id}: management was restored from a backup, compares \
+         the logs of the members, and makes targets with newer changes members without a command. \
          Repeat the command when `skep group status {}` shows a primary that replies",
         group.id.raw(),
         id = group.id

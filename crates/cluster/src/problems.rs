@@ -323,7 +323,7 @@ fn capacity(map: &ClusterMap, target: &Target) -> Option<Problem> {
             match target.kind {
                 TargetKind::Metadata => {
                     "free up space on the disk of this target, or delete files and directories; \
-                     the target refuses new files and directories, now or soon"
+                     the target already refuses new files and directories, or refuses them soon"
                 }
                 TargetKind::Storage => {
                     "delete files or add targets, and give other patterns to directories whose \

@@ -24,8 +24,8 @@ pub(crate) fn problems(policy: &Policy) -> Vec<String> {
     let times = LeaseTimes::of(policy);
     if problems.is_empty() && times.granted_lease() < times.lease {
         problems.push(format!(
-            "a metadata-take-over-after of {} ms permits a metadata-lease of at most {} ms, not {} \
-             ms; change the other of the two settings first",
+            "a metadata-take-over-after of {} ms permits a metadata-lease of at most {} ms, and \
+             not of {} ms; change the other of the two settings first",
             times.take_over_after.as_millis(),
             times.granted_lease().as_millis(),
             times.lease.as_millis()

@@ -199,9 +199,10 @@ pub const SETTINGS: &[Setting] = &[
         min: 0,
         max: MAX_FREE_PERCENT as u64,
         is_power_of_two: false,
-        meaning: "a target is low on space if its free bytes are below this percentage of all and \
-                  below `low-free`; its free inodes have a similar limit; new files go to other \
-                  targets while those have space, and health checks warn; 0 switches this off",
+        meaning: "a target is low on space if its free bytes are below this percentage of its \
+                  total bytes and below `low-free`; its free inodes have a similar limit; new \
+                  files go to other targets while those have space, and health checks warn; 0 \
+                  switches this off",
         field: Field::Policy {
             get: |policy| u64::from(policy.low_percent),
             put: |policy, value| policy.low_percent = percent(value),
@@ -226,10 +227,10 @@ pub const SETTINGS: &[Setting] = &[
         min: 0,
         max: MAX_FREE_PERCENT as u64,
         is_power_of_two: false,
-        meaning: "a target is almost full if its free bytes are below this percentage of all and \
-                  below `emergency-free`; its free inodes have a similar limit; new files go to it \
-                  only if no other target has space, and health checks report a critical problem; \
-                  0 switches this off",
+        meaning: "a target is almost full if its free bytes are below this percentage of its total \
+                  bytes and below `emergency-free`; its free inodes have a similar limit; new \
+                  files go to this target only if no other target has space, and health checks \
+                  report a critical problem; 0 switches this off",
         field: Field::Policy {
             get: |policy| u64::from(policy.emergency_percent),
             put: |policy, value| policy.emergency_percent = percent(value),
@@ -254,8 +255,8 @@ pub const SETTINGS: &[Setting] = &[
         min: MIN_CLEANUP_INTERVAL_MS as u64,
         max: MAX_CLEANUP_INTERVAL_MS as u64,
         is_power_of_two: false,
-        meaning: "interval at which storage looks for chunk files without an inode, and \
-                  smallest age at which it removes them",
+        meaning: "interval at which storage looks for chunk files without an inode, and smallest \
+                  age at which storage removes such a chunk file",
         field: Field::Policy {
             get: |policy| u64::from(policy.cleanup_interval_ms),
             put: |policy, value| policy.cleanup_interval_ms = small(value),

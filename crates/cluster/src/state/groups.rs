@@ -80,8 +80,8 @@ impl Durable {
         let group = group.ok_or_else(|| unknown_group(*id))?;
         if group.epoch != *epoch {
             let context = format!(
-                "cannot revise group {id} in epoch {epoch}: another change was faster, and the \
-                 group now has epoch {}; repeat the change",
+                "cannot set the members of group {id} in epoch {epoch} after a restore: another \
+                 change was faster, and the group now has epoch {}; repeat the change",
                 group.epoch
             );
             return Err(Error::new(ErrorCode::StaleMap, context));
