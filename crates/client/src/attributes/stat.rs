@@ -273,7 +273,7 @@ impl Client {
             Some(Err(error)) => {
                 tracing::warn!(
                     "cannot read the attributes of the root directory: {error}; the mount starts, \
-                     and reads them again when a program needs them"
+                     and reads these attributes again when a program needs them"
                 )
             }
             None => tracing::warn!(

@@ -51,7 +51,9 @@ impl Client {
         let moving = async move { client.move_inline(&of).await };
         let id = file.inode.id;
         match drive(moving, |_| ()).await {
-            Ok(true) => tracing::debug!("file {id}: moved its {inline} inline bytes to storage"),
+            Ok(true) => {
+                tracing::debug!("file {id}: the mount moved its {inline} inline bytes to storage")
+            }
             Ok(false) => tracing::debug!("file {id}: its inline bytes stay at metadata"),
             Err(error) => tracing::debug!("file {id}: cannot move its inline bytes: {error:#}"),
         }

@@ -59,8 +59,8 @@ impl Client {
         if let Err(error) = self.send_closes(closing).await {
             let (inode, count) = (files[0].1.inode.id, files.len());
             tracing::warn!(
-                "cannot close {count} files at metadata, among them file {inode}: {error}; they \
-                 may stay open there until this mount ends"
+                "cannot close {count} files at metadata, among them file {inode}: {error}; the \
+                 files may stay open at metadata until this mount ends"
             );
         }
         let mount = self.mount();

@@ -66,11 +66,11 @@ fn removal_text(removed: NodeId, lost: usize) -> String {
         }
     };
     format!(
-        "this client ({removed}) is not in the cluster any more: an administrator has evicted it, \
-         it did not reach the servers for longer than its lease, or management was restored from a \
-         backup. The mount joins the cluster again; {files}. If no administrator has evicted it, \
-         check the network of this host; `skep config set lease 60s` lets clients survive longer \
-         interruptions"
+        "this client ({removed}) is not in the cluster any more: an administrator has evicted the \
+         client, the client did not reach the servers for longer than its lease, or management was \
+         restored from a backup. The mount joins the cluster again; {files}. If no administrator \
+         has evicted it, check the network of this host; `skep config set lease 60s` lets clients \
+         survive longer interruptions"
     )
 }
 

@@ -66,8 +66,8 @@ impl Client {
             };
             tracing::error!(
                 "a power loss has reverted an acknowledged {request} of {of} at the metadata \
-                 target of group {group}, and this mount cannot repeat it; the next fsync or \
-                 change of {of} fails once"
+                 target of group {group}, and this mount cannot repeat this change; the next fsync \
+                 or change of {of} fails once"
             );
         }
         if reported.len() > NAMED_CHANGES {

@@ -132,10 +132,10 @@ impl Client {
             skep_env::spawn(async move {
                 if let Err(error) = client.run_renewal(running).await {
                     tracing::error!(
-                        "this mount cannot use metadata group {group}: it cannot open a session: \
-                         {error}. The mount tries again; until it succeeds, operations on files of \
-                         the group fail, and files that are open here are deleted if another \
-                         client removes their last name"
+                        "this mount cannot use metadata group {group}, because the mount cannot \
+                         open a session there: {error}. The mount tries again; until it succeeds, \
+                         operations on files of the group fail, and files that are open here are \
+                         deleted if another client removes their last name"
                     );
                 }
             })
