@@ -46,7 +46,7 @@ async fn receive_frame(reader: &mut FrameReader) -> Result<(Header, Vec<u8>)> {
         ));
     };
     if header.body_bytes > MAX_HANDSHAKE_BODY_BYTES || header.data_bytes != 0 {
-        return Err(unexpected("the message is too long"));
+        return Err(unexpected("a message of the handshake is too long"));
     }
     let body = reader.body(&header, crc).await?;
     Ok((header, body))

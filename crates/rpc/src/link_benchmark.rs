@@ -93,7 +93,7 @@ impl LinkPlan {
         );
         must(
             self.message_bytes > 0 || all <= MAX_ROUND_TRIPS,
-            format!("cannot time {all} round trips in one run: the limit is {MAX_ROUND_TRIPS}"),
+            format!("cannot measure {all} round trips in one run: the limit is {MAX_ROUND_TRIPS}"),
         );
         if problems.is_empty() {
             return Ok(());

@@ -218,7 +218,7 @@ impl Router {
         if self.links.borrow().get(&member).is_some_and(|link| link.is_connecting()) {
             let what = format!(
                 "cannot send the request to target {member}: an earlier request is still \
-                 connecting to it"
+                 connecting to this target"
             );
             return Err(Error::new(ErrorCode::Disconnected, what));
         }

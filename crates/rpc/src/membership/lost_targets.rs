@@ -38,10 +38,10 @@ pub(super) async fn report(management: &Management, cell: &MapCell) {
 
 fn refused(target: TargetId, error: &Error) -> String {
     format!(
-        "target {target} was marked as lost, and management was restored from a backup without \
-         this mark, and cannot mark the target yet: {error}; this node sends no requests to the \
-         target. Do not let the target serve its old files: stop its service, start it without \
-         this target, and run `skep target remove --lost {}`",
+        "target {target} was marked as lost, but management was restored from a backup without \
+         this mark, and management cannot mark the target again yet: {error}; this node sends no \
+         requests to the target. Do not let the target serve its old files: stop its service, \
+         start it without this target, and run `skep target remove --lost {}`",
         target.raw()
     )
 }

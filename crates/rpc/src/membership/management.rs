@@ -293,7 +293,7 @@ impl Management {
             if backoff == LONGEST_MANAGEMENT_BACKOFF && !has_warned {
                 has_warned = true;
                 tracing::warn!(
-                    "cannot reach management at {}, and retries: {error}",
+                    "this process cannot reach management at {}, and retries: {error}",
                     self.addresses.join(", ")
                 );
             }

@@ -293,7 +293,8 @@ impl Membership {
         match self.management.call_once(&request, MANAGEMENT_DEADLINE).await {
             Ok(registered) => {
                 tracing::warn!(
-                    "management had removed this node; the node has registered again as {}",
+                    "management had removed this node from the cluster; the node has registered \
+                     again as {}",
                     registered.node
                 );
                 self.map.cell.set_node(registered.node);
