@@ -62,7 +62,10 @@ pub fn bind(settings: &NodeSettings) -> Result<()> {
             // A container may refuse this call. Even without this call, most memory is near,
             // because the threads run on the node.
             if let Err(error) = prefer_memory_of(node) {
-                tracing::warn!("cannot prefer the memory of NUMA node {node}: {error}");
+                tracing::warn!(
+                    "cannot prefer the memory of NUMA node {node}: {error}; most memory is on this \
+                     node nevertheless, because the threads run on the node"
+                );
             }
         }
     }

@@ -140,8 +140,8 @@ pub(crate) async fn keep(
             Err(error) => {
                 if !has_warned {
                     tracing::warn!(
-                        "this service cannot write its cached cluster map, which a start without \
-                         management needs, and retries: {error}"
+                        "this service cannot write its cached cluster map, and retries: {error}; \
+                         the service needs this map if it starts while management does not answer"
                     );
                 }
                 has_warned = true;

@@ -56,7 +56,7 @@ impl NodeDirectory {
                 ErrorCode::Configuration,
                 format!(
                     "cannot use the token in {}: the token is of cluster {}, but the directory \
-                     belongs to cluster {}",
+                     belongs to cluster {}; use a token of the cluster of the directory",
                     file.display(),
                     token.cluster,
                     directory.identity().cluster

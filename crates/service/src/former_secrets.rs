@@ -55,8 +55,8 @@ pub(crate) fn read(directory: &Path) -> Result<FormerSecrets> {
     for (index, line) in text.lines().enumerate() {
         former.take_line(line).ok_or_else(|| {
             wrong(format!(
-                "line {} is not a secret of a previous token; remove the file, and run `skep token \
-                 install` on the hosts that still have an older token",
+                "line {} is not a secret of a previous token; remove this file, and run `skep \
+                 token install` on the hosts that still have an older token",
                 index + 1
             ))
         })?;

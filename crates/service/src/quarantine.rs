@@ -80,7 +80,7 @@ pub fn start(directory: &Path) -> Duration {
     for (request, _) in quarantine.panics.iter().filter(|(_, count)| **count >= REFUSED_AFTER) {
         tracing::error!(
             "this service refuses a certain request with message number {}, because this request \
-             made the service panic; to accept the request again, remove {}",
+             made the service panic; to accept the request again, remove the file {}",
             request.message,
             quarantine.path.display()
         );
@@ -190,8 +190,8 @@ impl Quarantine {
         }
         let what = format!(
             "cannot execute the request: the service panicked {panics} times when it executed this \
-             request; report the panic from the log of the service, and remove {} on the host of \
-             the service to allow another attempt",
+             request; report the panic from the log of the service, and remove the file {} on the \
+             host of the service to allow another attempt",
             self.path.display()
         );
         Err(Error::new(ErrorCode::Io, what))

@@ -77,8 +77,8 @@ impl ServingNode {
         let target = peer.target;
         if !self.send(target, TargetEvent::Connection { socket, peer }) {
             tracing::warn!(
-                "dropped a connection from {address}: too many new connections wait for target \
-                 {target}; the peer opens another connection"
+                "this service dropped a connection from {address}: too many new connections wait \
+                 for target {target}; the peer opens another connection"
             );
         }
     }

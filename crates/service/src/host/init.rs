@@ -142,7 +142,8 @@ fn reopen(
     let (own, cluster) = (node.token.cluster, token.cluster);
     if own != cluster {
         let problem = format!(
-            "this directory belongs to cluster {own}, but the token is of cluster {cluster}"
+            "this directory belongs to cluster {own}, but the token is of cluster {cluster}; use a \
+             token of cluster {own}, or another directory"
         );
         return Err(refused(path, &problem));
     }
@@ -211,8 +212,9 @@ fn missing(target: &Target, group: Option<(GroupId, usize)>) -> String {
              service; otherwise remove the directory from the settings of the service"
         ),
         (_, TargetKind::Metadata, Some((group, 2..))) => format!(
-            "{data}. If the disk is lost: `skep group remove {group} {id}`, `skep target remove \
-             {id}`, then --init, a start, and `skep group add`",
+            "{data}. If the disk is lost: run `skep group remove {group} {id}` and `skep target \
+             remove {id}`, then run the service with --init, start the service, and run `skep \
+             group add`",
             group = group.raw(),
             id = id.raw()
         ),

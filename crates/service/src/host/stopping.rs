@@ -47,8 +47,8 @@ impl ServingNode {
             let left: Vec<_> =
                 self.running.borrow().iter().map(|it| it.target.to_string()).collect();
             tracing::error!(
-                "target {} did not stop within {} s; this service ends nevertheless, and its next \
-                 start checks the last writes to the target",
+                "target {} did not stop within {} s; this service ends nevertheless, and the next \
+                 start of the service checks the last writes to the target",
                 left.join(", target "),
                 STOP_TIMEOUT.as_secs()
             );

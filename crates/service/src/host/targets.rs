@@ -206,9 +206,9 @@ impl ServingNode {
         for forgotten in self.unnamed_targets(map, *node) {
             tracing::error!(
                 "target {} ({}) belongs to this service, but the settings do not name this target. \
-                 So the target is not served, and operations on its files wait, unless another \
-                 member of its group serves these files: add the directory of the target to \
-                 `targets`, and restart the service",
+                 So this service does not serve the target, and operations on its files wait, \
+                 unless another member of its group serves these files: add the directory of the \
+                 target to `targets`, and restart the service",
                 forgotten.id,
                 forgotten.path
             );

@@ -192,7 +192,7 @@ impl<'a> OwnerChange<'a> {
         } else if matches!(kind, FileType::BlockDevice | FileType::CharacterDevice) {
             "is a device"
         } else if !is_directory && stat.st_nlink > 1 {
-            "has several names"
+            "has several hard links"
         } else if !is_directory && is_of_user && stat.st_uid == 0 && !self.is_protected {
             // The service could have linked the file, and could have removed its other name after
             // the link.

@@ -92,7 +92,7 @@ fn file_with_a_hard_link_outside_the_target_is_refused() {
     let site = Site::new();
     std::fs::hard_link(site.path("host"), site.path("target/a/host")).unwrap();
     let error = site.take().unwrap_err();
-    assert!(error.context().contains("target/a/host (user 0) has several names"), "{error}");
+    assert!(error.context().contains("target/a/host (user 0) has several hard links"), "{error}");
     assert_eq!(site.owner("host"), 0);
 }
 
