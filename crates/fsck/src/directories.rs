@@ -118,7 +118,8 @@ impl Directories {
             };
             if let Some(other) = all.insert(identity.target, directory) {
                 return Err(refused(format!(
-                    "cannot check: {} and {} are the same target; name only one of them",
+                    "cannot check: the directories {} and {} are the same target; name only one of \
+                     these directories",
                     other.path().display(),
                     path.display()
                 )));

@@ -298,7 +298,7 @@ impl fmt::Display for Finding {
             }
             Self::LockWithoutOpen { session, inode } => write!(
                 f,
-                "session {session} has locks on inode {inode}, which it does not have open"
+                "session {session} has locks on inode {inode}, but does not have this inode open"
             ),
             Self::NoCoordinator { group, transaction } => write!(
                 f,

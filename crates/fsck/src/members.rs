@@ -150,7 +150,7 @@ impl Comparison<'_> {
         for member in &self.group.members {
             let target = member.target;
             if member.state != MemberState::Serving {
-                self.skip(target, "it does not serve, and lacks changes");
+                self.skip(target, "the target does not serve, and lacks changes");
                 continue;
             }
             let Some(directory) = directories.metadata_of(target) else {
@@ -165,7 +165,7 @@ impl Comparison<'_> {
             }
             let store = path.join("store");
             if !store.exists() {
-                self.skip(target, "it has no store");
+                self.skip(target, "the target has no store");
                 continue;
             }
             let engine = FjallEngine::open(&store, CACHE_BYTES)?;
