@@ -170,8 +170,8 @@ fn open_log(path: &Path, owner: LogOwner, engine: FjallEngine) -> Result<(Log, C
     }
     if truncated_bytes > 0 {
         tracing::info!(
-            "target {}: removed {truncated_bytes} bytes at the end of its log, since a crash left \
-             an unfinished write there",
+            "target {}: the target removed {truncated_bytes} bytes at the end of its log, since a \
+             crash left an unfinished write there",
             owner.target
         );
     }

@@ -39,9 +39,9 @@ impl<E: Engine> MetadataTarget<E> {
             return Ok(());
         }
         let what = format!(
-            "cannot execute a request of session {}: the request names start {} of the target, but \
-             the current start is {start}; the client must first compare its changes with those of \
-             the target",
+            "cannot execute a request of session {}: the request names the start number {} of the \
+             target, but the current start number is {start}; the client must first compare its \
+             changes with those of the target",
             header.session,
             header.start()
         );
@@ -52,8 +52,8 @@ impl<E: Engine> MetadataTarget<E> {
     /// the request, the outer error is a failure of the target.
     pub(super) fn compare_slots(&self, session: SessionId) -> Result<Result<CompareSlotsReply>> {
         let Some(start) = self.shared.starts.current() else {
-            let what = "cannot compare the slots of a session: the start of the target is not \
-                        durable yet";
+            let what = "cannot compare the slots of a session: the start number of the target is \
+                        not durable yet";
             return Ok(Err(Error::new(ErrorCode::Busy, what)));
         };
         let mut slots = Vec::new();
