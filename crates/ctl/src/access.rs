@@ -342,7 +342,8 @@ impl Access {
         patience: Duration,
     ) -> Result<(String, Rc<Connection>)> {
         let identity = self.identity();
-        let mut last = Error::new(ErrorCode::Disconnected, "the node has no address");
+        let mut last =
+            Error::new(ErrorCode::Disconnected, "the cluster map has no address of this node");
         for address in &node.addresses {
             let attempt = Connection::connect(address, &identity, target, Channel::NONE);
             match skep_env::timeout(patience, attempt).await {

@@ -51,8 +51,8 @@ pub(crate) fn describe(error: &Error) -> String {
     match error.context() {
         "" => error.code().to_string(),
         context if context.ends_with(ENDED_MOUNT) => format!(
-            "{context}: the process of the mount has ended; an administrator can mount again over \
-             it with `skep mount`"
+            "{context}: the process of this mount has ended; an administrator can mount the \
+             cluster again on the same directory with `skep mount`"
         ),
         context => context.to_owned(),
     }

@@ -191,7 +191,10 @@ fn refuse_in(directory: &Path, job: &str) -> Result<()> {
         fs::write(directory.join(job), "")
     };
     write().map_err(|error| {
-        let what = format!("cannot refuse the tasks of job {job} in {}", directory.display());
+        let what = format!(
+            "cannot prevent the start of tasks of job {job} by a file in {}",
+            directory.display()
+        );
         Error::from(error).within(what)
     })
 }

@@ -341,8 +341,8 @@ fn other_version(path: &Path, error: &Error) -> Error {
 /// path.
 pub(crate) fn no_records(place: &Path) -> Error {
     let what = format!(
-        "cannot follow operations at {}: its mount runs an older version of skep, or the path is a \
-         special file; unmount and mount with this version, or name a directory",
+        "cannot follow operations at {}: the mount of this path runs an older version of skep, or \
+         the path is a special file; unmount and mount with this version, or name a directory",
         place.display()
     );
     Error::new(ErrorCode::Unsupported, what)

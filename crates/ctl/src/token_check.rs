@@ -52,9 +52,9 @@ fn refusals(refusing: &[String]) -> Option<String> {
         return None;
     }
     Some(format!(
-        "management at {} does not accept this token yet: before services and clients use it, run \
-         `skep token install --token-file FILE --directory DIRECTORY` on each of these management \
-         nodes, with the directory of management",
+        "management at {} does not accept this token yet: before services and clients use this \
+         token, run `skep token install --token-file FILE --directory DIRECTORY` on each of these \
+         management nodes, with the directory of management",
         refusing.join(", ")
     ))
 }

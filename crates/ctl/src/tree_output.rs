@@ -51,7 +51,7 @@ pub(crate) fn failed_entries(first: &[Problem], count: u64) -> String {
         let _ = write!(text, "\n  {}: {}", it.path, it.problem);
     }
     if count > LISTED as u64 {
-        text += "\n  ...; --output json lists up to 1000";
+        text += "\n  ... and more; --output json lists up to 1000";
     }
     text
 }

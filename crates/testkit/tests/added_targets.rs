@@ -71,7 +71,7 @@ fn added_target_serves_without_a_service_restart() {
     cluster.skep(&["target", "set-state", &id, "closed"]);
     let refused = cluster.try_skep(&["target", "remove", &id]).expect_failure();
     assert!(
-        refused.contains("1 file lies on it, and no directory's pattern names it"),
+        refused.contains("1 file lies on the target, and no directory's pattern names the target"),
         "{refused}"
     );
     files::remove_file(cluster.path().join("wide"));

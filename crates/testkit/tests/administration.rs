@@ -295,7 +295,7 @@ fn evicted_client_loses_its_open_files_and_locks() {
     assert!(eviction["name"].text().ends_with(&place), "{eviction}");
     let health = cluster.skep_json(&["health", "check"]);
     let notes = health["notes"].list();
-    let words = format!("evicted in the last hour: {}", eviction["name"].text());
+    let words = format!("clients evicted in the last hour: {}", eviction["name"].text());
     assert!(notes.iter().any(|it| it["what"].text().starts_with(&words)), "{health}");
 
     // The evicted mount joins the cluster as a new client, without any action of an administrator.

@@ -44,7 +44,7 @@ fn check_listing_directory(cluster: &Cluster, listing: &Path, id: &str, healthy:
     assert!(info.contains(&format!("target t{id} was marked as lost, so new files")), "{info}");
     assert!(healthy.contains("whose pattern names this target fail with ENOSPC"), "{healthy}");
     let kept = cluster.try_skep(&["target", "remove", id]).expect_failure();
-    assert!(kept.contains("the pattern of 1 directory names it"), "{kept}");
+    assert!(kept.contains("the pattern of 1 directory names the target"), "{kept}");
     skep(["entry", "set", "--inherit", &path]).expect_success();
     files::write(listing.join("new"), "x");
 }
@@ -195,7 +195,10 @@ fn reads_of_a_target_marked_as_lost_fail_immediately() {
     assert_eq!(files::read(second.path().join("late")), b"late");
     files::remove_file(&empty);
     let kept = cluster.try_skep(&["target", "remove", &id]).expect_failure();
-    assert!(kept.contains("1 file lies on it, and no") && kept.contains("from a backup"), "{kept}");
+    assert!(
+        kept.contains("1 file lies on the target, and no") && kept.contains("from a backup"),
+        "{kept}"
+    );
     let reopened = cluster.try_skep(&["target", "set-state", &id, "open"]).expect_failure();
     assert!(reopened.contains("marked as lost"), "{reopened}");
     check_lost_parts(&second.path().join("wide"));

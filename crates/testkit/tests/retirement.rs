@@ -46,7 +46,10 @@ fn storage_server_can_be_removed_when_it_has_no_files() {
     // target's server.
     let refused = refusal(&cluster, &["target", "remove", &old[0]]);
     assert!(refused.contains("is open to new files"), "{refused}");
-    assert!(refused.contains("files lie on it, and no directory's pattern names it"), "{refused}");
+    assert!(
+        refused.contains("files lie on the target, and no directory's pattern names the target"),
+        "{refused}"
+    );
     let refused = refusal(&cluster, &["node", "remove", node]);
     assert!(refused.contains("belong to this node"), "{refused}");
     for id in &old {
@@ -76,7 +79,7 @@ fn storage_server_can_be_removed_when_it_has_no_files() {
         (width == 2).then_some(())
     });
     let refused = refusal(&cluster, &["target", "remove", &old[0]]);
-    assert!(refused.contains("files lie on it, and "), "{refused}");
+    assert!(refused.contains("files lie on the target, and "), "{refused}");
 
     // Empty the targets as the error of `target remove` recommends: copy each file, and rename the
     // copy over the original.

@@ -481,7 +481,7 @@ fn filter_and_node_options_select_rows_in_all_formats() {
     }
     let mount = cluster.skep_json(&["client", "list"])[0]["name"].text().to_owned();
     let refused = cluster.try_skep(&["stats", "--once", "--node", &mount]).expect_failure();
-    assert!(refused.contains("it is a client"), "{refused}");
+    assert!(refused.contains("this node is a client"), "{refused}");
 }
 
 /// Command: skep node disks.

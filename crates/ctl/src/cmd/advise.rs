@@ -185,8 +185,8 @@ fn known(path: &Path, place: &Path) -> Result<Known> {
     let (Some(info), Some(map)) = (info, map) else {
         let what = format!(
             "cannot read the stripe pattern of {}: the path is neither a file nor a directory, or \
-             its mount runs an older version of Skep; name a file or a directory, or unmount and \
-             mount with this version",
+             the mount of this path runs an older version of Skep; name a file or a directory, or \
+             unmount and mount with this version",
             path.display()
         );
         return Err(Error::new(ErrorCode::InvalidArgument, what));

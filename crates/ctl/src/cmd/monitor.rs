@@ -143,7 +143,10 @@ fn clusters(query: &ClusterArgs, also: &[String]) -> Result<Vec<WatchedCluster>>
     let first = query.cluster.clone().filter(|name| is_name(name));
     let mut all = vec![watched(first.unwrap_or_else(|| "main".into()), query)?];
     if also.len() >= MAX_CLUSTERS {
-        return Err(invalid(format!("one monitor watches at most {MAX_CLUSTERS} clusters")));
+        return Err(invalid(format!(
+            "one monitor watches at most {MAX_CLUSTERS} clusters; start another \
+             monitor for the other clusters"
+        )));
     }
     for text in also {
         let (name, query) = further(text);
@@ -154,7 +157,7 @@ fn clusters(query: &ClusterArgs, also: &[String]) -> Result<Vec<WatchedCluster>>
         }
         if all.iter().any(|it| it.name == name) {
             return Err(invalid(format!(
-                "the name '{name}' occurs twice; give each cluster its own"
+                "the name '{name}' occurs twice; give each cluster a name of its own"
             )));
         }
         let new = watched(name.to_owned(), &query)?;

@@ -86,8 +86,8 @@ fn continuation(point: &Path, process: MountProcess, other: &OtherPlace) -> Stri
         None => "on this host".to_owned(),
     };
     format!(
-        "{} is unmounted; its process (process {}) continues, because the file system is still \
-         mounted on {} {holder}",
+        "{} is unmounted; the process of this mount (process {}) continues, because the file \
+         system is still mounted on {} {holder}",
         point.display(),
         process.id,
         other.point.display()
@@ -117,8 +117,8 @@ async fn await_end(process: MountProcess, point: PathBuf) -> Result<()> {
         if waited > SILENCE && !is_announced && is_for_people() {
             is_announced = true;
             warn(&format!(
-                "{} is unmounted; waiting for the end of its process (process {}), which reports \
-                 to the servers",
+                "{} is unmounted; waiting for the end of the process of this mount (process {}), \
+                 which reports to the servers",
                 point.display(),
                 process.id
             ));

@@ -50,8 +50,8 @@ fn unkillable(left: &[u32], after_kill: Duration) -> Error {
     let what = format!(
         "cannot start the cluster: processes of an earlier `skep up` ({}) have not ended within {} \
          s after their kill, because the kernel waits, for example for a disk or a file server \
-         that does not answer (`ps -o pid,state,wchan,args -p {}`); wait until it answers, or \
-         restart this host",
+         that does not answer (`ps -o pid,state,wchan,args -p {}`); wait until the disk or the \
+         server answers, or restart this host",
         ids.join(", "),
         after_kill.as_secs(),
         ids.join(",")

@@ -135,9 +135,15 @@ fn as_text(info: &ClusterInfo) -> String {
         line("Management", format!("{} ({})", node.addresses.join(", "), node.name));
     }
     line("Token file", info.token_file.clone());
-    line("Formatted", if info.is_formatted { "yes" } else { "no: `skep cluster format`" }.into());
+    line(
+        "Formatted",
+        if info.is_formatted { "yes" } else { "no; run `skep cluster format`" }.into(),
+    );
     let newest = info.newest_feature_level;
-    line("Feature level", format!("{} (this program has {newest})", info.feature_level));
+    line(
+        "Feature level",
+        format!("{} (this program reads levels up to {newest})", info.feature_level),
+    );
     line("Map version", info.map_version.to_string());
     let NodeCounts { management, metadata, storage, clients } = &info.nodes;
     let services = format!("{management} management, {metadata} metadata, {storage} storage");
@@ -191,7 +197,7 @@ mod tests {
             &*format!("Cluster id:    {}\n", "ab".repeat(16)),
             "Management:    h1:7400 (management-1)\n",
             "Token file:    /etc/skep/token\n",
-            "Formatted:     no: `skep cluster format`\n",
+            "Formatted:     no; run `skep cluster format`\n",
             "Map version:   77\n",
             "Program:       1.0 (3 nodes)\n",
             "Program:       1.1 (2 nodes)\n",

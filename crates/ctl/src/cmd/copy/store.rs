@@ -57,8 +57,8 @@ pub(in crate::cmd) struct StoreArgs {
     #[arg(long, value_name = "SIZE", default_value = PART)]
     s3_part: ByteSize,
     /// When root copies from an object store: set the owners and groups that the objects name, and
-    /// the setgid bits of directories. All users who may write to the bucket choose them [default:
-    /// copies get the owner and the group of the directory above the destination]
+    /// the setgid bits of directories. Every user who may write to the bucket can choose these
+    /// owners [default: copies get the owner and the group of the directory above the destination]
     #[arg(long)]
     pub(super) s3_owners: bool,
     /// The coordinator writes the credentials to the standard input of this process

@@ -38,7 +38,8 @@ fn as_text(outcome: &Outcome) -> String {
     let end = match outcome.problems.len() {
         0 => "No problem found; nothing was changed.".to_owned(),
         count => format!(
-            "Problems: {count}. `skep deploy apply` fails without a change until they are solved."
+            "Problems: {count}. `skep deploy apply` fails without a change until these problems \
+             are solved."
         ),
     };
     format!("{}\n{}\n{end}", hosts_as_text(outcome), render(&shown))

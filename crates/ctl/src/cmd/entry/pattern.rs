@@ -171,11 +171,13 @@ pub(super) fn line(path: &Path, pattern: Option<&str>, map: Option<&ClusterMap>)
 fn not_owner(path: &Path) -> String {
     let found = std::fs::metadata(path).ok();
     if found.as_ref().is_some_and(|it| !it.is_file() && !it.is_dir()) {
-        return "only files and directories have a pattern, and this is neither".to_owned();
+        return "only files and directories have a stripe pattern, and this path is neither; name a \
+                file or a directory".to_owned();
     }
     let user = rustix::process::geteuid().as_raw();
     if found.as_ref().is_some_and(|it| it.is_file() && (user == 0 || it.uid() == user)) {
-        return "only a directory can inherit its pattern; a file keeps its own".to_owned();
+        return "only a directory can inherit its pattern; a file keeps the pattern that it has"
+            .to_owned();
     }
     let owner = found.map(|found| found.uid());
     let owner =
@@ -195,7 +197,7 @@ fn not_allowed(path: &Path, text: &str) -> String {
         Some(limit) => limit,
         None => format!(
             "pattern '{text}' exceeds the limits that the administrator has set for users \
-             (settings user-...)"
+             (settings user-...); choose a pattern within these limits, or ask an administrator"
         ),
     }
 }
@@ -284,7 +286,10 @@ mod tests {
     #[test]
     fn pattern_error_names_the_file_kind_or_the_owner() {
         let refused = not_owner(Path::new("/dev/null"));
-        assert!(refused.starts_with("only files and directories have a pattern"), "{refused}");
+        assert!(
+            refused.starts_with("only files and directories have a stripe pattern"),
+            "{refused}"
+        );
         let own = tempfile::NamedTempFile::new().unwrap();
         let refused = not_owner(own.path());
         assert!(refused.starts_with("only a directory can inherit its pattern"), "{refused}");

@@ -43,7 +43,7 @@ pub(crate) struct AddArgs {
 ///
 /// The primary cannot be removed: make another member the primary first (`skep group move`). The
 /// data on the removed target is worthless. `skep group add` makes the target a member of a group,
-/// and `skep target remove` removes it from the cluster.
+/// and `skep target remove` removes the target from the cluster.
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(REMOVE_EXAMPLES))]
 pub(crate) struct RemoveArgs {

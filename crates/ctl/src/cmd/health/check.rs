@@ -213,7 +213,7 @@ fn eviction_note(evictions: &[EvictionLine]) -> Option<Problem> {
     (!newest.is_empty()).then(|| Problem {
         key: "client-evicted".into(),
         rule: "client-evicted",
-        what: format!("evicted in the last hour: {}{more}", newest.join("; ")),
+        what: format!("clients evicted in the last hour: {}{more}", newest.join("; ")),
         remedy: "the opens and locks of an evicted client were released, and the client joins \
                  again with another id when it reaches the cluster; check its host and its \
                  network, and read the log of its mount. If the network was interrupted only for a \
@@ -287,7 +287,7 @@ fn problems_of(
         rule: problem.rule,
         what: match problem.target.and_then(|target| lags.get(&target)) {
             Some(lag) if problem.rule == "target-inconsistent" => {
-                format!("{}: it lacks {}", problem.what, lag.words())
+                format!("{}: the target lacks {}", problem.what, lag.words())
             }
             _ => problem.what,
         },
@@ -328,7 +328,7 @@ mod tests {
         };
         assert!(eviction_note(&[evicted(2, 3_600_001)]).is_none());
         let note = eviction_note(&[evicted(3, 0), evicted(2, 3_600_001)]).unwrap();
-        let one = "evicted in the last hour: cl3:/mnt at 2026-11-25T19:06:27Z (no request)";
+        let one = "clients evicted in the last hour: cl3:/mnt at 2026-11-25T19:06:27Z (no request)";
         assert_eq!(note.what, one);
         let many: Vec<_> = (0..7).map(|number| evicted(number, 5)).collect();
         let note = eviction_note(&many).unwrap();

@@ -168,7 +168,8 @@ async fn visit(access: &Access, map: &ClusterMap, node: &Node) -> NodeReport {
     if targets.is_empty() {
         targets.push(TargetId::default());
     }
-    let mut outcome = Err(Error::new(ErrorCode::Disconnected, "it has no address"));
+    let mut outcome =
+        Err(Error::new(ErrorCode::Disconnected, "the cluster map has no address of this node"));
     for target in targets {
         outcome = access.connect(node, target, PATIENCE).await;
         if outcome.is_err() {

@@ -81,7 +81,7 @@ pub(super) fn explained(waits: &[WaitReport], node: NodeId, map: &ClusterMap) ->
     match of_node.iter().map(|it| it.waits_ms).max() {
         None => String::new(),
         Some(oldest) => format!(
-            "; {} for it, for up to {}, at {}",
+            "; {} for this service, for up to {}, at {}",
             requests_wait(requests),
             span(oldest),
             names.join(", ")
@@ -116,15 +116,15 @@ fn unanswered_problem(
     let remedy = match (unreachable, chain(error, known, map)) {
         (Some(target), _) => format!(
             "the program waits for {}, whose service is unreachable, as another problem in this \
-             list shows: it continues when this target answers",
+             list shows: the program continues when this target answers",
             with_node(target, map)
         ),
         (None, Some(chain)) => format!("{chain}: the program continues when this target answers"),
         (None, None) => {
-            "the service has accepted the request and does not reply: it waits for its disk, \
-                 for another service or for a client, or the network to it was interrupted in \
-                 the last seconds. The other problems in this list, `skep transaction list` and \
-                 the log of the service show the cause"
+            "the service has accepted the request and does not reply: the service waits for its \
+             disk, for another service or for a client, or the network to the service was \
+             interrupted in the last seconds. The other problems in this list, `skep transaction \
+             list` and the log of the service show the cause"
                 .to_owned()
         }
     };
@@ -264,7 +264,7 @@ mod tests {
         let found = problems(&waits, &BTreeSet::from([TargetId::new(4)]), &map());
         let [problem] = &found[..] else { panic!("{found:?}") };
         assert!(problem.what.contains("without a reply from target t2"), "{}", problem.what);
-        let clause = "; 1 request waits for it, for up to 9.0s, at it";
+        let clause = "; 1 request waits for this service, for up to 9.0s, at it";
         assert_eq!(explained(&waits, NodeId::new(4), &map()), clause);
         assert_eq!(explained(&waits, NodeId::new(2), &map()), "");
     }

@@ -88,7 +88,7 @@ fn problems(
         _ => true,
     };
     for problem in problems.iter_mut().filter(|problem| is_explained(problem)) {
-        problem.remedy = "see the first problem".into();
+        problem.remedy = "see the remedy of the first problem in this list".into();
     }
     problems.insert(0, cut_off(isolation));
     problems
@@ -140,8 +140,8 @@ async fn without_map(access: &Access, error: Error) -> Result<Silent> {
     let members = members::ask_addresses(access, &access.contacts().addresses).await;
     if members.iter().all(|member| member.role.is_err()) {
         let what = format!(
-            "{}; {}. This host has no cluster map, so it knows no other service: repeat the \
-             command on a host that mounts the cluster or runs a service of it",
+            "{}; {}. This host has no cluster map, so this command finds no other service: repeat \
+             the command on a host that mounts the cluster or runs one of its services",
             error.context(),
             effect_on_files(&[])
         );
@@ -149,8 +149,8 @@ async fn without_map(access: &Access, error: Error) -> Result<Silent> {
     }
     let mut problem = no_leader(&members::clauses(&members), &[]);
     problem.remedy += ". This host has no cluster map, so this command has checked no metadata and \
-                       storage service: repeat it on a host that mounts the cluster or runs a \
-                       service of it";
+                       storage service: repeat the command on a host that mounts the cluster or \
+                       runs one of its services";
     Ok(Silent { problems: vec![problem], ..Silent::default() })
 }
 
@@ -176,7 +176,8 @@ pub(super) fn management_unreachable(error: &Error, nodes: &[NodeReport]) -> Pro
         what,
         remedy: format!(
             "{}. New mounts and changes of the cluster wait, and this command cannot show the \
-             states of targets. The log of `skep management` on its host says why it has ended",
+             states of targets. The log of `skep management` on the management host shows why \
+             management has ended",
             effect_on_files(nodes)
         ),
         ..Problem::default()
@@ -188,7 +189,7 @@ fn cut_off(isolation: Isolation) -> Problem {
     let what = match isolation {
         Isolation::NoServer => "this host reaches no server of the cluster",
         Isolation::OwnServersOnly => {
-            "no server on another host answers this host, only those on this host itself"
+            "only the servers on this host answer this host, and no server on another host answers"
         }
     };
     Problem {
@@ -196,8 +197,8 @@ fn cut_off(isolation: Isolation) -> Problem {
         rule: "management-unreachable",
         what: what.into(),
         remedy: "check the network and the firewall of this host first, and repeat the command on \
-                 another host. If no host reaches a server, check the network between them and \
-                 the servers, and then the logs of the services"
+                 another host. If no host reaches a server, check the network between these hosts \
+                 and the servers, and then the logs of the services"
             .into(),
         ..Problem::default()
     }
@@ -233,7 +234,7 @@ fn no_leader(facts: &str, nodes: &[NodeReport]) -> Problem {
         remedy: format!(
             "{}. New mounts and changes of the cluster wait until more than half of the management \
              nodes run and reach each other. Read the log of `skep management` on their hosts, and \
-             start it where it does not run",
+             start management where it does not run",
             effect_on_files(nodes)
         ),
         ..Problem::default()
@@ -321,8 +322,11 @@ mod tests {
     #[test]
     fn host_that_reaches_only_its_own_servers_is_named_first() {
         let found = of([SILENT, SILENT, SILENT, ""], "10.0.0.3");
-        assert!(found[0].0.contains("only those on this host itself"), "{found:?}");
-        assert!(found[1..].iter().all(|it| it.1 == "see the first problem"), "{found:?}");
+        assert!(found[0].0.contains("only the servers on this host answer"), "{found:?}");
+        assert!(
+            found[1..].iter().all(|it| it.1 == "see the remedy of the first problem in this list"),
+            "{found:?}"
+        );
         // The service on this host does not run, which the network does not explain. So the output
         // still has the remedy for this service.
         let found = of([SILENT, SILENT, SILENT, REFUSED], "10.0.0.3");

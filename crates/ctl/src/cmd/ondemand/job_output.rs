@@ -170,9 +170,9 @@ fn copy_outputs(system: &OnDemand, state: &HostState, job: &Job, record: &Record
     // If this fails, the other nodes keep their parts.
     record.write(&Results::Saved).map_err(|error| {
         error.within(format!(
-            "the results of {} are staged out, but the other nodes of the job may not know this, \
-             and then keep their parts of the file system; run the epilogs of all nodes again at \
-             the same time",
+            "the results of {} are staged out, but the other nodes of the job may not have \
+             received this state, and then keep their parts of the file system; run the epilogs of \
+             all nodes again at the same time",
             system.name
         ))
     })

@@ -162,7 +162,8 @@ done
 pub(super) fn report(system: &OnDemand, status: &OnDemandOutcome, request: &Request) -> Report {
     let Some(first) = status.hosts.iter().find(|it| it.is_first) else {
         let problem = "the first host, which runs management, has no part of the file system or \
-                       does not answer; repair it, then `skep ondemand status` shows its state";
+                       does not answer; repair this host, then `skep ondemand status` shows the \
+                       state of the file system";
         return Report { problem: Some(problem.to_owned()), ..Report::default() };
     };
     let hosts = deployment(&system.name, &system.mount, &system.hosts);

@@ -24,7 +24,7 @@ const EXAMPLES: &[Example] = &[
 ];
 
 /// Show the processes of each host, and whether the file system is mounted. Exit code 1 means that
-/// it is not mounted on all hosts
+/// the file system is not mounted on all hosts
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct StatusArgs {
@@ -111,7 +111,7 @@ fn copies_of_job(system: &OnDemand, outcome: &OnDemandOutcome) -> Option<Copies>
         Err(_) if outcome.hosts.iter().all(|it| it.stage_out.is_empty()) => None,
         Err(error) => Some(Copies {
             state: CopyState::Unknown,
-            text: format!("their state is not known: {}", error.context()),
+            text: format!("the state of these copies is not known: {}", error.context()),
         }),
     }
 }

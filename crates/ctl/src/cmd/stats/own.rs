@@ -117,8 +117,8 @@ pub(super) fn explain_source(mount: &Path) {
 
 fn no_load(place: &Path) -> Error {
     let what = format!(
-        "cannot show the load at {}: its mount runs an older version of skep, or the path is a \
-         special file; unmount and mount with this version, or name a directory",
+        "cannot show the load at {}: the mount of this path runs an older version of skep, or the \
+         path is a special file; unmount and mount with this version, or name a directory",
         place.display()
     );
     Error::new(ErrorCode::Unsupported, what)

@@ -74,8 +74,8 @@ impl SelectionArgs {
         let node = node_named(map, name)?;
         if node.kind == NodeKind::Client {
             let what = format!(
-                "cannot show the load of node '{name}': it is a client, and only services count \
-                 load; `skep stats --by client --filter '{}'` shows the load of this client",
+                "cannot show the load of node '{name}': this node is a client, and only services \
+                 count load; `skep stats --by client --filter '{}'` shows the load of this client",
                 escape_controls(&node.name)
             );
             return Err(Error::new(ErrorCode::InvalidArgument, what));

@@ -24,10 +24,10 @@ const EXAMPLES: &[Example] = &[
 
 /// Remove a target that stores no data, or mark a target as lost
 ///
-/// The command refuses as long as a file is stored on the target, a directory's pattern names it,
-/// the target is open to new files, or the settings of its service name the target. A target that
-/// `skep target add` has added is removed without a restart of its service. The id of a removed
-/// target is never used again.
+/// The command refuses as long as a file is stored on the target, a directory's pattern names the
+/// target, the target is open to new files, or the settings of its service name the target. A
+/// target that `skep target add` has added is removed without a restart of its service. The id of a
+/// removed target is never used again.
 ///
 /// If the disk of a target is lost for good, `--lost` marks the target as lost. Without
 /// `--confirm`, the command lists the files that lose bytes, and changes nothing.
@@ -56,7 +56,7 @@ const PAUSE: Duration = Duration::from_millis(200);
 const STOP_PATIENCE: Duration = Duration::from_secs(90);
 
 /// Text about the use of a target that no file and no pattern needs.
-const UNUSED: &str = "no file lies on it, and no directory's pattern names it";
+const UNUSED: &str = "no file lies on the target, and no directory's pattern names the target";
 
 /// The JSON output: the removed target.
 #[derive(Debug, Serialize)]
@@ -221,20 +221,23 @@ async fn await_unused(access: &Access, map: &ClusterMap, target: &Target) -> Res
 pub(super) fn uses_text(uses: &GroupUses) -> String {
     let directories = uses.directories();
     let files = match uses.files.len() - directories {
-        0 => "no file lies on it".to_owned(),
-        1 => "1 file lies on it".to_owned(),
-        count => format!("{count} files lie on it"),
+        0 => "no file lies on the target".to_owned(),
+        1 => "1 file lies on the target".to_owned(),
+        count => format!("{count} files lie on the target"),
     };
     let patterns = match directories {
-        0 => "no directory's pattern names it".to_owned(),
-        1 => "the pattern of 1 directory names it".to_owned(),
-        count => format!("the patterns of {count} directories name it"),
+        0 => "no directory's pattern names the target".to_owned(),
+        1 => "the pattern of 1 directory names the target".to_owned(),
+        count => format!("the patterns of {count} directories name the target"),
     };
     let without_bytes = match uses.unwritten() {
         0 => String::new(),
-        1 => " (1 of the files has no bytes there: the target is only in its pattern)".to_owned(),
+        1 => " (1 of the files has no bytes on the target, and only names the target in its \
+              pattern)"
+            .to_owned(),
         count => format!(
-            " ({count} of the files have no bytes there: the target is only in their patterns)"
+            " ({count} of the files have no bytes on the target, and only name the target in their \
+             patterns)"
         ),
     };
     format!("{files}, and {patterns}{without_bytes}")
@@ -247,8 +250,8 @@ fn in_use(target: &Target, uses: &GroupUses) -> Error {
     let found = uses_text(uses);
     let what = match (files, directories) {
         (0, 0) if uses.removals > 0 => format!(
-            "cannot remove target {id}: {} still on it; the metadata targets remove them as soon \
-             as the target is reachable",
+            "cannot remove target {id}: {} still on the target; the metadata targets remove such \
+             chunk files as soon as the target is reachable",
             match uses.removals {
                 1 => "1 chunk file of a removed file is".to_owned(),
                 count => format!("{count} chunk files of removed files are"),
@@ -318,10 +321,10 @@ mod tests {
             ],
             ..GroupUses::default()
         };
-        let all = "2 files lie on it, and the pattern of 1 directory names it";
+        let all = "2 files lie on the target, and the pattern of 1 directory names the target";
         assert_eq!(uses_text(&uses), all);
         uses.files.extend([5, 6].map(|inode| file(inode, FileKind::Regular, 0, false)));
         let some = uses_text(&uses);
-        assert!(some.contains("(2 of the files have no bytes there"), "{some}");
+        assert!(some.contains("(2 of the files have no bytes on the target"), "{some}");
     }
 }

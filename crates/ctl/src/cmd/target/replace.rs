@@ -311,7 +311,7 @@ fn metadata_steps(map: &ClusterMap, former: &Target, group: GroupId) -> Error {
 async fn storage_steps(access: &Access, map: &ClusterMap, target: &Target) -> Result<Error> {
     let found = match map.group_of(target.id) {
         Some(group) => uses_text(&GroupUses::of(access, map, group.id).await?),
-        None => "no file lies on it".to_owned(),
+        None => "no file lies on the target".to_owned(),
     };
     let node = map.node(target.node).map_or("NODE", |it| it.name.as_str());
     Ok(Error::new(ErrorCode::Unsupported, storage_text(target, node, &found)))
@@ -322,8 +322,8 @@ fn storage_text(target: &Target, node: &str, found: &str) -> String {
     let add = format!("add a target on the new disk (`skep target add {node} PATH`)");
     let steps = if target.consistency == Consistency::Bad {
         format!(
-            "It is marked as lost: {add}, restore or remove the files that `skep target files \
-             --paths {id}` lists, then run `skep target remove {id}`"
+            "The target is marked as lost: {add}, restore or remove the files that `skep target \
+             files --paths {id}` lists, then run `skep target remove {id}`"
         )
     } else if target.reachability == Reachability::Offline
         || target.health.condition == Condition::Down
@@ -333,9 +333,9 @@ fn storage_text(target: &Target, node: &str, found: &str) -> String {
             _ => ("not served", "solve the problem that `skep target list` shows"),
         };
         format!(
-            "It is {state}: if its disk is lost for good, `skep target remove --lost {id}` lists \
-             the files that lose bytes, and with `--confirm {id}` marks it as lost; if not, \
-             {first} first"
+            "The target is {state}: if its disk is lost for good, `skep target remove --lost {id}` \
+             lists the files that lose bytes, and with `--confirm {id}` marks the target as lost; \
+             if the disk is not lost, {first} first"
         )
     } else {
         let path = &target.path;
@@ -343,10 +343,10 @@ fn storage_text(target: &Target, node: &str, found: &str) -> String {
             "If its disk still works, stop {node}, copy the whole directory {path} to the new disk \
              (`cp -a --sparse=always`), mount the new disk in the place of the old one, and start \
              {node} (docs/operations/backups.md). To move the files while the target serves, \
-             {add}, close this one to new files (`skep target set-state {id} closed`), copy each \
-             file that `skep target files --paths {id}` lists (`cp -a FILE FILE.new && mv FILE.new \
-             FILE` places it on other targets), set other patterns for the listed directories \
-             (`skep entry set`), then run `skep target remove {id}`"
+             {add}, close target {id} to new files (`skep target set-state {id} closed`), copy \
+             each file that `skep target files --paths {id}` lists (`cp -a FILE FILE.new && mv \
+             FILE.new FILE` places the file on other targets), set other patterns for the listed \
+             directories (`skep entry set`), then run `skep target remove {id}`"
         )
     };
     format!(
@@ -415,7 +415,7 @@ mod tests {
         let mut target =
             Target::new(TargetId::new(4), TargetKind::Storage, NodeId::new(2), "/disk1/skep");
         target.reachability = Reachability::Online;
-        let text = |target: &Target| storage_text(target, "storage-1", "3 files lie on it");
+        let text = |target: &Target| storage_text(target, "storage-1", "3 files lie on the target");
         let served = text(&target);
         for words in ["3 files", "stop storage-1", "/disk1/skep to the new disk", "remove 4"] {
             assert!(served.contains(words), "{served}");

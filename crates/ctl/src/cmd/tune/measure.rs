@@ -207,7 +207,7 @@ fn result(args: &MeasureArgs) -> Result<f64> {
     let text = String::from_utf8_lossy(&output.stdout);
     let last = text.trim_end().lines().next_back().unwrap_or_default().trim();
     let number = last.parse::<f64>().ok().filter(|number| number.is_finite());
-    number.ok_or_else(|| failed(format!("its last line '{last}' is not a number")))
+    number.ok_or_else(|| failed(format!("the last line of its output, '{last}', is not a number")))
 }
 
 /// Computes the gain and its probability by chance.
