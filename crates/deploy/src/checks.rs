@@ -120,12 +120,20 @@ fn judge_platform(host: &Host, program: &Program, facts: &Facts, verdict: &mut V
     if platform.memory_kib < LEAST_MEMORY_KIB {
         verdict.problem(
             host,
-            format!("memory is {} MiB, and Skep needs 512 MiB", platform.memory_kib / 1024),
+            format!(
+                "the host has {} MiB of memory, and Skep needs 512 MiB; use a host with more \
+                 memory",
+                platform.memory_kib / 1024
+            ),
         );
     } else if platform.memory_kib < GOOD_MEMORY_KIB && host.services().next().is_some() {
         verdict.warning(
             host,
-            format!("memory is {} MiB, and servers need 2 GiB", platform.memory_kib / 1024),
+            format!(
+                "the host has {} MiB of memory, and servers need 2 GiB; use a host with more \
+                 memory",
+                platform.memory_kib / 1024
+            ),
         );
     }
     if host.has(Role::Client) && !platform.has_fuse {
@@ -167,9 +175,9 @@ fn judge_installation(
         verdict.problem(
             host,
             format!(
-                "another /usr/bin/skep is installed ({}), not by `skep deploy`; remove it, or \
-                 install the same version on the deploying host",
-                if facts.version.is_empty() { "it does not run" } else { &facts.version }
+                "another /usr/bin/skep is installed ({}), not by `skep deploy`; remove this \
+                 program, or install the same version on the deploying host",
+                if facts.version.is_empty() { "this program does not run" } else { &facts.version }
             ),
         );
     }
@@ -198,8 +206,8 @@ fn judge_installation(
         verdict.problem(
             host,
             "the settings of the kernel were changed by `skep tune apply`, so `skep deploy \
-             destroy` could not restore the right ones; run `skep tune undo` on this host, or set \
-             `tune = false` for it in the hosts file"
+             destroy` could not restore the original settings; run `skep tune undo` on this host, \
+             or set `tune = false` for this host in the hosts file"
                 .into(),
         );
     }

@@ -137,8 +137,9 @@ impl Run<'_> {
             let host = self.deployment.host(name)?;
             if host.has(Role::Management) && self.deployment.has_several_managers() {
                 let what = format!(
-                    "cannot add host {name} alone: it has the role management, and all hosts need \
-                     the addresses of all management nodes; run `skep deploy apply`, which adds it"
+                    "cannot add host {name} alone: this host has the role management, and all \
+                     hosts need the addresses of all management nodes; run `skep deploy apply`, \
+                     which adds this host"
                 );
                 return Err(Error::new(ErrorCode::NotPermitted, what));
             }
@@ -312,8 +313,8 @@ impl Run<'_> {
             return Ok(());
         };
         let what = format!(
-            "cannot remove host {}: it belongs to the cluster '{other}' of another hosts file; \
-             remove it with that hosts file",
+            "cannot remove host {}: this host belongs to the cluster '{other}' of another hosts \
+             file; remove this host with that hosts file",
             host.name
         );
         Err(Error::new(ErrorCode::NotPermitted, what))
@@ -326,18 +327,18 @@ impl Run<'_> {
         let name = &host.name;
         let what = match (host.has(Role::Management), self.deployment.managers().count()) {
             (true, 1) if self.deployment.hosts.len() > 1 => format!(
-                "cannot remove host {name}: it runs management, which the cluster needs; `skep \
-                 deploy destroy` removes the whole cluster"
+                "cannot remove host {name}: this host runs management, which the cluster needs; \
+                 `skep deploy destroy` removes the whole cluster"
             ),
             (true, count) if count > 1 => format!(
-                "cannot remove host {name}: it runs management, and the {} other management nodes \
-                 would survive fewer failures; give the role management to another host in its \
-                 place, run `skep deploy apply`, and then remove the host",
+                "cannot remove host {name}: this host runs management, and the {} other management \
+                 nodes would survive fewer failures; give the role management to another host in \
+                 the place of this one, run `skep deploy apply`, and then remove the host",
                 count - 1
             ),
             (false, _) if is_former => format!(
-                "cannot remove host {name}: its management node is still a part of the cluster; \
-                 run `skep deploy apply` first, which removes the node"
+                "cannot remove host {name}: the management node of this host is still a part of \
+                 the cluster; run `skep deploy apply` first, which removes this node"
             ),
             _ => return Ok(()),
         };
@@ -404,9 +405,9 @@ fn refuse_copies(host: &Host, survey: &Survey) -> Result<()> {
     // The last host of a cluster may run all services, and management may have stopped.
     if survey.facts.cluster.is_none() && has_metadata && !host.has(Role::Management) {
         let what = format!(
-            "cannot remove host {}: management does not answer, so it is unknown whether the host \
-             has the only complete copy of a metadata group; start management, for example with \
-             `skep deploy apply`. `skep deploy destroy` removes the whole cluster",
+            "cannot remove host {}: management does not answer, so this command cannot check \
+             whether the host has the only complete copy of a metadata group; start management, \
+             for example with `skep deploy apply`. `skep deploy destroy` removes the whole cluster",
             host.name
         );
         return Err(Error::new(ErrorCode::NotReady, what));
@@ -417,8 +418,8 @@ fn refuse_copies(host: &Host, survey: &Survey) -> Result<()> {
         if let Some(member) = member {
             let (group, target) = (group.id, member.target);
             let what = format!(
-                "cannot remove host {}: its metadata target {} [ID: {target}] holds a copy of \
-                 group {group}; take the target out first with `skep group remove {group} \
+                "cannot remove host {}: the metadata target {} [ID: {target}] of this host holds a \
+                 copy of group {group}; take the target out first with `skep group remove {group} \
                  {target}` and `skep target remove {target}` (before that, `skep group add` gives \
                  the group another copy)",
                 host.name, member.place.path
@@ -435,8 +436,8 @@ fn left_out(name: &str, facts: &Facts) -> Option<HostProblem> {
     let role = facts.foreign.first().filter(|_| facts.deployed.is_none())?;
     let problem = format!(
         "the host is left out: it has /srv/skep/{role}, but not /etc/skep/deploy.list, which names \
-         the files of a deployment; if they belong to this cluster, remove the services and the \
-         data of this host by hand"
+         the files of a deployment; if /srv/skep/{role} belongs to this cluster, remove the \
+         services and the data of this host by hand"
     );
     Some(HostProblem { host: name.to_owned(), problem })
 }

@@ -253,9 +253,11 @@ fn disk(state: &str, is_own: bool) -> Contents {
         "mounted" if is_own => Contents::Mounted,
         _ if is_own => Contents::Ours,
         "empty" => Contents::Empty,
-        "mounted" => Contents::Data("it is mounted".into()),
-        "in-use" => Contents::Data("another device uses it, such as RAID or LVM".into()),
-        other => Contents::Data(format!("it {}", other.replace("unknown-data", "unknown data"))),
+        "mounted" => Contents::Data("the disk is mounted".into()),
+        "in-use" => Contents::Data("another device, such as RAID or LVM, uses the disk".into()),
+        other => {
+            Contents::Data(format!("the disk {}", other.replace("unknown-data", "unknown data")))
+        }
     }
 }
 
@@ -266,10 +268,12 @@ fn directory(state: &str) -> Contents {
         "ours" => Contents::Ours,
         "lost" => Contents::Lost,
         "target" => Contents::Data(
-            "it is a target of another cluster, or of an installation without `skep deploy`".into(),
+            "the directory is a target of another cluster, or of an installation without `skep \
+             deploy`"
+                .into(),
         ),
-        "no-directory" => Contents::Data("it is not a directory".into()),
-        _ => Contents::Data("it is not empty".into()),
+        "no-directory" => Contents::Data("this path is not a directory".into()),
+        _ => Contents::Data("the directory is not empty".into()),
     }
 }
 
@@ -324,8 +328,8 @@ pub(crate) mod tests {
         assert_eq!(facts.platform.missing, ["flock"]);
         assert_eq!(facts.platform.drop_ins[&Role::Storage], "def");
         assert_eq!(facts.places["/dev/nvme1n1"], Contents::Mounted);
-        assert_eq!(facts.places["/dev/mapper/data"], Contents::Data("it holds xfs".into()));
-        assert_eq!(facts.places["/data/skep"], Contents::Data("it is not empty".into()));
+        assert_eq!(facts.places["/dev/mapper/data"], Contents::Data("the disk holds xfs".into()));
+        assert_eq!(facts.places["/data/skep"], Contents::Data("the directory is not empty".into()));
         assert_eq!(facts.stored, ["/data/skep", "/srv/skep/disks/sdb /dev/sdb"]);
         assert_eq!(facts.running[&Role::Storage], Running::Old);
         assert_eq!((facts.token, facts.mount), (Some(false), Some(true)));

@@ -50,7 +50,8 @@ pub fn parse(script: &str, job: &str) -> Result<JobLines> {
         let has_place = lines.stage_in.len() + lines.stage_out.len() < MOST_LINES;
         let result = match (has_begun, has_place) {
             (true, _) => {
-                Err("it follows the first command; move it to the top of the script".to_owned())
+                Err("the line follows the first command; move the line to the top of the script"
+                    .to_owned())
             }
             (false, false) => Err(format!("expected at most {MOST_LINES} lines with {MARK}")),
             (false, true) => read(line, rest, job, &mut lines),
@@ -72,13 +73,13 @@ fn after_mark(line: &str) -> Option<&str> {
 /// Adds the copy that a line requests. `rest` is the text after [`MARK`].
 fn read(line: &str, rest: &str, job: &str, lines: &mut JobLines) -> Result<(), String> {
     if line.len() > MOST_BYTES {
-        return Err(format!("it has {} bytes: expected at most {MOST_BYTES}", line.len()));
+        return Err(format!("the line has {} bytes: expected at most {MOST_BYTES}", line.len()));
     }
     let is_bad = |it: &char| (it.is_control() && *it != '\t') || *it == '\u{FFFD}';
     if let Some(bad) = rest.chars().find(is_bad) {
         return Err(format!(
-            "it contains the character {}, which is a control character or not UTF-8; remove this \
-             character",
+            "the line contains the character {}, which is a control character or not UTF-8; remove \
+             this character",
             bad.escape_default()
         ));
     }
@@ -96,11 +97,15 @@ fn read(line: &str, rest: &str, job: &str, lines: &mut JobLines) -> Result<(), S
         return Err(format!("expected {MARK} {verb} {form}"));
     }
     if let Some(bad) = value.chars().find(|it| SHELL.contains(*it)) {
-        return Err(format!("Skep does not expand '{bad}'; write the whole path without it"));
+        return Err(format!(
+            "Skep does not expand '{bad}'; write the whole path without this character"
+        ));
     }
     let value = value.replace("%j", job);
     if value.contains('%') {
-        return Err("'%' is only valid in %j, the number of the job".to_owned());
+        return Err("'%' is only valid in %j, the number of the job; write the path without this \
+                    character"
+            .to_owned());
     }
     if value.split(['/', ':']).any(|it| it == "..") {
         return Err("a path contains '..'; write the whole path without it".to_owned());
@@ -110,7 +115,7 @@ fn read(line: &str, rest: &str, job: &str, lines: &mut JobLines) -> Result<(), S
         return Err(format!("a path is in an object store; {what}"));
     }
     if value.matches(':').count() > 1 {
-        return Err(format!("it has two colons: expected {MARK} {verb} {form}"));
+        return Err(format!("the line has two colons: expected {MARK} {verb} {form}"));
     }
     match verb {
         "stage-in" => check_input(&value)?,

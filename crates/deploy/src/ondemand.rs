@@ -223,8 +223,8 @@ pub fn run_of_job(secret: &Path, job: &str) -> Result<Run> {
     };
     let (bytes, facts) = read().map_err(|error| {
         let what = format!(
-            "cannot read the secret {shown}: {error}; create it with `(umask 077; head -c 32 \
-             /dev/urandom >{shown})`, and copy it to all nodes"
+            "cannot read the secret {shown}: {error}; create this file with `(umask 077; head -c \
+             32 /dev/urandom >{shown})`, and copy the file to all nodes"
         );
         Error::new(ErrorCode::NotFound, what)
     })?;

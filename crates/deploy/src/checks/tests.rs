@@ -46,13 +46,19 @@ fn each_problem_names_its_host_and_a_remedy() {
     check(&|it| it.platform.has_fuse = false, &["/dev/fuse"]);
     check(&|it| it.platform.missing = vec!["mkfs.xfs".into()], &["xfsprogs"]);
     check(&|it| it.deployed = Some("other".into()), &["'other'", "destroy"]);
-    check(&|it| it.program = Some("old".into()), &["/usr/bin/skep", "remove it"]);
+    check(&|it| it.program = Some("old".into()), &["/usr/bin/skep", "remove this program"]);
     check(&|it| it.token = Some(false), &["/etc/skep/token"]);
     check(&|it| it.foreign.extend([Role::Storage]), &["/srv/skep/storage"]);
     check(&|it| it.listening.extend([7420]), &["port 7420", "stop that program"]);
     check(&|it| it.mount = Some(false), &["/scratch", "mount.point"]);
-    check(&|it| set_data(it, "/dev/nvme1n1", "it holds ext4"), &["/dev/nvme1n1", "ext4", "wipefs"]);
-    check(&|it| set_data(it, "/data/skep", "it is not empty"), &["/data/skep", "empty directory"]);
+    check(
+        &|it| set_data(it, "/dev/nvme1n1", "the disk holds ext4"),
+        &["/dev/nvme1n1", "ext4", "wipefs"],
+    );
+    check(
+        &|it| set_data(it, "/data/skep", "the directory is not empty"),
+        &["/data/skep", "empty directory"],
+    );
     check(
         &|it| drop(it.places.insert("/dev/nvme1n1".into(), Contents::Missing)),
         &["no block device /dev/nvme1n1"],

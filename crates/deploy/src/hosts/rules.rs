@@ -62,9 +62,15 @@ fn check_management(file: &Deployment, problems: &mut Vec<String>) {
             return;
         }
         count if MANAGEMENT_NODES.contains(&count) => return,
-        2 => "two nodes stop when one of them is lost, so they fail more often than one",
-        4 => "four nodes survive the loss of one node, as three do",
-        _ => "each change waits for more than half of the nodes, and five survive the loss of two",
+        2 => {
+            "management on two nodes stops when one node is lost, so two nodes fail more often \
+             than one"
+        }
+        4 => "four nodes survive the loss of only one node, as three nodes do",
+        _ => {
+            "each change waits for more than half of the nodes, and five nodes already survive the \
+             loss of two"
+        }
     };
     problems.push(format!(
         "hosts {} have the role management: {reason}; give the role to one, three or five hosts",

@@ -138,7 +138,7 @@ fn management_runs_on_one_three_or_five_hosts() {
         SEVERAL.replacen(storage, "[\"management\", \"storage\"]", count)
     };
     assert_eq!(Deployment::parse(&with(2)).unwrap().managers().count(), 5);
-    assert!(problems(&with(1)).contains("survive the loss of one node, as three do"));
+    assert!(problems(&with(1)).contains("survive the loss of only one node, as three nodes do"));
     assert!(problems(&with(3)).contains("waits for more than half of the nodes"));
 }
 

@@ -95,8 +95,8 @@ fn judge_nodes(deployment: &Deployment, all: &AllFacts, cluster: &Cluster, verdi
     let is_known = |name: &str| deployment.hosts.iter().any(|host| host.name == name);
     for node in cluster.nodes.iter().filter(|node| node.is_voter() && !is_known(&node.name)) {
         let warning = format!(
-            "management has a member {} [ID: {}] that is not in the hosts file; if its host is \
-             lost, remove it with `skep management remove {}` on this host",
+            "management has a member {} [ID: {}] that is not in the hosts file; if the host of \
+             this member is lost, remove the member with `skep management remove {}` on this host",
             node.name, node.id, node.id
         );
         verdict.warning(acting(deployment, all), warning);
@@ -133,7 +133,7 @@ fn judge_members(
                 let (group, target) = (group.id, member.target);
                 let problem = format!(
                     "the host has lost metadata target {} [ID: {target}], a member of group \
-                     {group}; take it out of the cluster with `skep group remove {group} \
+                     {group}; take this target out of the cluster with `skep group remove {group} \
                      {target}`, `skep target remove {target}` and `skep node remove {}` on a host \
                      of management, and run this command again, which gives the group a new copy",
                     member.place.path, member.node
