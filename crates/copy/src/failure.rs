@@ -30,7 +30,7 @@ impl Failure {
     pub(crate) fn changed() -> Self {
         Self::because(
             "copy",
-            "a program changed the source during the copy; copy it again with --resume",
+            "a program changed the source during the copy; copy the source again with --resume",
         )
     }
 

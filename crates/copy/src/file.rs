@@ -66,7 +66,7 @@ fn copy_bytes(directory: &Directory, files: Files<'_>, version: Version) -> Resu
         let found = files.source.read_at(&mut [0], 0).map_err(Failure::of("read"))?;
         if found > 0 {
             let reason = "the file has bytes although its length is 0, because the kernel \
-                          generates its contents at each read; copy it with cat";
+                          generates its contents at each read; copy this file with cat";
             return Err(Failure::because("copy", reason));
         }
         return Ok(());

@@ -364,7 +364,8 @@ fn process(
         Ok(child) => child,
         Err(error) => {
             let program = command.get_program().to_string_lossy().into_owned();
-            let problem = format!("cannot run {program}: {error}; install it on this host");
+            let problem =
+                format!("cannot run {program}: {error}; install this program on this host");
             return End::Lost(Lost { problem, has_ended: true });
         }
     };

@@ -159,8 +159,8 @@ pub fn pairs(
         let below = |source: &PathBuf| {
             let name = source.file_name().ok_or_else(|| {
                 invalid(format!(
-                    "cannot copy {}: this path does not end with a name; copy it with a separate \
-                     command",
+                    "cannot copy {}: this path does not end with a name; copy this path with a \
+                     separate command",
                     source.display()
                 ))
             })?;

@@ -170,8 +170,8 @@ impl Directory {
         }
         let modified = |version: Version| version.modified;
         if modified(present_version(&self.source)?) != modified(version_of(&self.before)) {
-            let reason = "a program added or removed entries during the copy; \
-                          copy it again with --resume";
+            let reason = "a program added or removed entries during the copy; copy the directory \
+                          again with --resume";
             return Err(Failure::because("copy the directory", reason));
         }
         Ok(())

@@ -115,8 +115,8 @@ impl<'a> Run<'a> {
         match (&head, has_more) {
             (Some(_), true) => {
                 let what = format!(
-                    "cannot copy {}: it is an object, and other objects have keys below it; add / \
-                     to copy these other objects",
+                    "cannot copy {}: this key is an object, and other objects have keys below this \
+                     key; add / to copy these other objects",
                     shown.display()
                 );
                 return Err(Error::new(ErrorCode::InvalidArgument, what));
@@ -165,7 +165,11 @@ impl<'a> Run<'a> {
         let Head { size, etag, modified, .. } = head;
         let object = Object { key: key.to_owned(), size, etag, modified };
         let name = name.to_str().map(str::to_owned).ok_or_else(|| {
-            let what = format!("cannot copy to {}: its name is not UTF-8", pair.path.display());
+            let what = format!(
+                "cannot copy to {}: the name of the destination is not UTF-8; name another \
+                 destination",
+                pair.path.display()
+            );
             Error::new(ErrorCode::InvalidArgument, what)
         })?;
         Ok(Source::One { folder: above, object, name })
@@ -238,11 +242,15 @@ impl<'a> Run<'a> {
         }
         let place = place?;
         if let Some(other) = files.add(rest) {
-            let reason = format!("{other} is an object too, and a file cannot be a directory");
+            let reason = format!(
+                "{other} is an object too, and its copy cannot be a file and a directory; rename \
+                 one of the two objects"
+            );
             return Err(refuse(reason));
         }
         if place.name.is_none() && object.size > 0 {
-            let reason = "its key ends with /, as that of a directory, but it has bytes";
+            let reason = "the key of this object ends with /, as the key of a directory, but the \
+                          object has bytes; rename the object";
             return Err(refuse(reason.to_owned()));
         }
         let folder = path.enter(&place.directories)?;
@@ -323,7 +331,8 @@ impl<'a> Run<'a> {
         };
         if let Some(existing) = &existing {
             if existing.metadata.is_dir() {
-                let reason = "a directory has this name at the destination; move it away";
+                let reason = "a directory has this name at the destination; move this directory \
+                              away";
                 return Err(Failure::because("copy", reason));
             }
             if options.skips_complete(!is_large)

@@ -302,6 +302,7 @@ impl<'a> Path<'a> {
 fn lost() -> Failure {
     Failure::because(
         "copy",
-        "its directory cannot be created; another problem in this list has the reason",
+        "the directory of this entry cannot be created; another problem in this list has the \
+         reason",
     )
 }

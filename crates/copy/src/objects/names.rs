@@ -31,22 +31,32 @@ pub(super) fn place(rest: &str) -> Result<Place<'_>, String> {
     let name = names.pop().filter(|it| !it.is_empty());
     for part in names.iter().copied().chain(name) {
         if part.is_empty() {
-            return Err("its key has an empty name between two slashes; rename the object".into());
+            return Err(
+                "the key of this object has an empty name between two slashes; rename the object"
+                    .into(),
+            );
         }
         if part == "." || part == ".." {
             return Err(format!(
-                "its key contains the name {part}, which no file can have; rename the object"
+                "the key of this object contains the name {part}, which no file can have; rename \
+                 the object"
             ));
         }
         if part.len() > MOST_NAME {
-            return Err(format!("a name in its key is longer than {MOST_NAME} bytes"));
+            return Err(format!(
+                "a name in the key of this object is longer than {MOST_NAME} bytes; rename the \
+                 object"
+            ));
         }
         if part.contains('\0') {
-            return Err("its key has a zero byte, which no path can have".into());
+            return Err(
+                "the key of this object has a zero byte, which no path can have; rename the object"
+                    .into(),
+            );
         }
         if is_reserved(OsStr::new(part)) {
             return Err("names that begin with .skep-copy- belong to an upload that is not \
-                        complete; finish it with --resume"
+                        complete; finish this upload with --resume"
                 .into());
         }
     }
@@ -66,14 +76,16 @@ pub(super) fn key(prefix: &str, name: &OsStr) -> Result<String, String> {
         );
     }
     let Some(name) = name.to_str() else {
-        return Err("its name is not UTF-8, and keys of objects are; rename it".into());
+        return Err("the name of this entry is not UTF-8, as keys of objects must be; rename the \
+                    entry"
+            .into());
     };
     let key = format!("{prefix}{name}");
     match key.len() {
         // The key of a directory gets a slash at its end, so it must be shorter by one byte.
         len if len >= MOST_KEY => Err(format!(
-            "its key would have {len} bytes, and keys have at most {}; copy its directory with a \
-             separate command to a shorter key",
+            "the key of this entry would have {len} bytes, and keys have at most {}; copy the \
+             directory of the entry with a separate command to a shorter key",
             MOST_KEY - 1
         )),
         _ => Ok(key),

@@ -70,7 +70,7 @@ impl Read for Reader<'_> {
             return Ok(0);
         }
         let count = bytes.file.read_at(&mut buffer[..most], self.at)?;
-        let changed = || io::Error::other("a program changed it during the copy");
+        let changed = || io::Error::other("a program changed the file during the copy");
         if count == 0 {
             return Err(changed());
         }

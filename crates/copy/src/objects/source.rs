@@ -55,7 +55,8 @@ impl Drop for Folder<'_> {
             Ok(now) if now.modified == before.modified => return,
             Ok(_) => Failure::because(
                 "copy the directory",
-                "a program added or removed entries during the copy; copy it again with --resume",
+                "a program added or removed entries during the copy; copy the directory again with \
+                 --resume",
             ),
             Err(failure) => failure,
         };

@@ -188,7 +188,7 @@ fn keys_that_are_no_valid_paths_are_reported_by_name() {
     assert!(problem(&outcome, "t/x//y").contains("empty name"));
     assert!(problem(&outcome, "t/../out").contains(".."));
     assert!(problem(&outcome, "t/d/.").contains("no file can have"));
-    assert!(problem(&outcome, "t/full/").contains("it has bytes"));
+    assert!(problem(&outcome, "t/full/").contains("the object has bytes"));
     assert!(problem(&outcome, "t/fifo").contains("FIFO"));
     assert_eq!((outcome.problem_count, outcome.files), (6, 3));
     assert!(!site.path("out").exists() && site.path("copy/ok/z").exists());
@@ -196,7 +196,7 @@ fn keys_that_are_no_valid_paths_are_reported_by_name() {
     assert_eq!(error.code(), ErrorCode::NotFound);
     site.store.put("t", Stored::new(b"", &[]));
     let error = download(&[site.pair("other", "t")], &OPTIONS, &|_| ()).unwrap_err();
-    assert!(error.context().contains("other objects have keys below it"), "{error}");
+    assert!(error.context().contains("other objects have keys below this key"), "{error}");
 }
 
 #[test]

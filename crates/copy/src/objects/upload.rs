@@ -116,7 +116,7 @@ impl<'a> Run<'a> {
         let key = pair.key.trim_end_matches('/');
         if key.is_empty() && !is_directory {
             let what = format!(
-                "cannot copy {}: a file needs a key; name it, as in {}/name",
+                "cannot copy {}: a file needs a key; name the key, as in {}/name",
                 pair.path.display(),
                 pair.shown
             );
@@ -237,7 +237,7 @@ impl<'a> Run<'a> {
             None => names::key(&folder.prefix, &name),
         };
         let Some(seen) = Seen::open(&folder.file, &name)? else {
-            return Err(Failure::because("copy", "a program removed it during the copy"));
+            return Err(Failure::because("copy", "a program removed this entry during the copy"));
         };
         let key = key.map_err(|reason| Failure::because("copy", reason))?;
         match seen.kind() {
@@ -245,7 +245,8 @@ impl<'a> Run<'a> {
             FileType::RegularFile => self.file(folder, &name, key, &seen),
             FileType::Symlink => self.link(folder, &name, &key, &seen),
             _ => {
-                let reason = "an object store holds no FIFOs, sockets and devices";
+                let reason = "an object store cannot hold FIFOs, sockets and devices; leave this \
+                              entry out of the copy, or copy to a file system";
                 Err(Failure::because("copy", reason))
             }
         }
@@ -318,7 +319,10 @@ impl<'a> Run<'a> {
         let options = &context.options;
         let len = seen.metadata.len();
         if len > MOST_OBJECT {
-            return Err(Failure::because("copy", "objects have at most 5 TiB; split the file"));
+            return Err(Failure::because(
+                "copy",
+                "an object has at most 5 TiB, and this file is larger; split the file",
+            ));
         }
         let is_large = len > folder.top.part;
         let share = folder.share.entry(name);
@@ -382,8 +386,8 @@ impl<'a> Run<'a> {
         let context = &self.context;
         let (file, version) = (&found.source, found.version);
         if version.len == 0 && file.read_at(&mut [0], 0).map_err(Failure::of("read"))? > 0 {
-            let reason = "it has bytes but the length 0: the kernel generates it at each read; \
-                          copy it with cat";
+            let reason = "the file has bytes although its length is 0, because the kernel \
+                          generates its contents at each read; copy this file with cat";
             return Err(Failure::because("copy", reason));
         }
         let pair = &found.folder.top.pair;

@@ -54,8 +54,8 @@ impl FromStr for Glob {
         }
         if rest.split(|byte| *byte == b'/').any(|name| matches!(name, b"" | b"." | b"..")) {
             return Err(format!(
-                "invalid pattern '{text}': a path in it has an empty name, '.' or '..', which no \
-                 entry has; leave this part out"
+                "invalid pattern '{text}': a path in this pattern has an empty name, '.' or '..', \
+                 which no entry has; leave this name out"
             ));
         }
         let mut tokens = Vec::new();
@@ -73,8 +73,8 @@ impl FromStr for Glob {
                     Some((quoted, after)) => (Token::Byte(*quoted), after),
                     None => {
                         return Err(format!(
-                            "invalid pattern '{text}': it ends with a single '\\'; write '\\\\' \
-                             for this byte"
+                            "invalid pattern '{text}': the pattern ends with a single '\\'; write \
+                             '\\\\' for this byte"
                         ));
                     }
                 },

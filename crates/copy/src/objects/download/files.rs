@@ -119,9 +119,9 @@ impl Run<'_> {
                 self.publish(folder, (temporary, &file), (&head, crc.value()), (name, replaces))?;
             }
             _ => {
-                let reason = "its metadata describes an entry that cannot be created: a FIFO, a \
-                              device, a link whose target is too long, or a directory whose key \
-                              does not end with /";
+                let reason = "the metadata of this object describes an entry that cannot be \
+                              created: a FIFO, a device, a link whose target is too long, or a \
+                              directory whose key does not end with /";
                 return Err(Failure::because("copy", reason));
             }
         }
@@ -169,12 +169,15 @@ impl Run<'_> {
         let target = CString::new(target)
             .ok()
             .filter(|it| !it.is_empty() && it.as_bytes().len() <= MOST_TARGET)
-            .ok_or_else(|| Failure::because("copy", "its body is not the target of a link"))?;
+            .ok_or_else(|| {
+                Failure::because("copy", "the body of this object is not the target of a link")
+            })?;
         symlinkat(&target, &destination.file, &temporary.name)
             .map_err(Failure::of("create the symbolic link"))?;
         let link = temporary.open()?;
         if !link.metadata.is_symlink() || link.metadata.nlink() != 1 {
-            let reason = "another program has replaced it; copy it again with --resume";
+            let reason = "another program has replaced the copy; copy the object again with \
+                          --resume";
             return Err(Failure::because("create the copy", reason));
         }
         folder.set_link(&link, stored)?;
