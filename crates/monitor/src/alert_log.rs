@@ -124,8 +124,8 @@ impl AlertLog {
         let had_failed = std::mem::replace(&mut self.is_failing, result.is_err());
         if let (Err(error), false, Some(path)) = (result, had_failed, &self.path) {
             tracing::warn!(
-                "cannot write the alerts to {}: {error}; a restart of the monitor loses them; free \
-                 up space on the disk of the monitor's directory",
+                "cannot write the alerts to {}: {error}; a restart of the monitor would lose these \
+                 alerts; free up space on the disk of the monitor's directory",
                 path.display()
             );
         }

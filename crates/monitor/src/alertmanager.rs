@@ -122,8 +122,8 @@ impl Alertmanager {
         match problem {
             "" => format!("Alertmanager at {address} accepts {alerts} again"),
             why => format!(
-                "cannot send {alerts} to Alertmanager at {address}: {why}; the monitor sends them \
-                 again until it accepts them"
+                "cannot send {alerts} to Alertmanager at {address}: {why}; the monitor sends these \
+                 alerts again until Alertmanager accepts them"
             ),
         }
     }

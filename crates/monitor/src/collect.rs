@@ -191,7 +191,8 @@ async fn ask(
 }
 
 async fn connect(identity: &Identity, node: &Node) -> Result<Rc<Connection>> {
-    let mut last = Error::new(ErrorCode::Disconnected, "the node has no address");
+    let mut last =
+        Error::new(ErrorCode::Disconnected, "the cluster map has no address of this node");
     for address in &node.addresses {
         match Connection::connect(address, identity, TargetId::default(), Channel::NONE).await {
             Ok(connection) => return Ok(connection),

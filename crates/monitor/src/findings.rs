@@ -238,9 +238,9 @@ fn unreachable(map: &ClusterMap, collected: &Collected) -> Vec<Finding> {
             let remedy = match reason.contains("Connection refused") {
                 true => start,
                 false => format!(
-                    "`skep health check` shows whether its process is stopped or hangs, or its \
-                     host or network has failed, with the way out; if the service has ended, \
-                     {start}"
+                    "`skep health check` shows the cause and the way out: the process of the \
+                     service is stopped or hangs, or its host or network has failed; if the \
+                     service has ended, {start}"
                 ),
             };
             Some(Finding {

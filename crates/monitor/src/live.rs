@@ -74,12 +74,12 @@ fn past_cause(alert: &Alert, now_ms: u64) -> Cause {
         severity: alert.severity.into(),
         object: alert.object.clone(),
         what: format!(
-            "{}; this lasted {:.0} s and ended {:.0} s ago",
+            "{}; the problem lasted {:.0} s and ended {:.0} s ago",
             alert.what,
             seconds(ended_ms.saturating_sub(alert.since_ms)),
             seconds(now_ms.saturating_sub(ended_ms))
         ),
-        remedy: format!("if it occurs again: {}", alert.remedy),
+        remedy: format!("if the problem occurs again: {}", alert.remedy),
     }
 }
 

@@ -126,7 +126,7 @@ impl Reports {
         };
         let waiting = skep_env::timeout(REPORT_PATIENCE, self.sent.acquire());
         let Some(permit) = waiting.await else {
-            return (failed("too many other files are being sent; try again later"), None);
+            return (failed("the monitor is sending too many other files; try again later"), None);
         };
         let reply = match self.on_thread(move || read(&directory, &path)).await {
             Ok(Ok(body)) => Reply { status: "200 OK", content_type, headers: HEADERS, body },

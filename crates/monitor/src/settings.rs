@@ -316,8 +316,8 @@ impl MonitorSettings {
             Some(text) if text.len() < MIN_PASSWORD => Err(Error::new(
                 ErrorCode::Configuration,
                 format!(
-                    "cannot use the password in {}: it has fewer than {MIN_PASSWORD} characters; \
-                     choose a longer password",
+                    "cannot use the password in {}: the password has fewer than {MIN_PASSWORD} \
+                     characters; choose a longer password",
                     self.password_file.display()
                 ),
             )),

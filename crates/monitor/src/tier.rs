@@ -239,8 +239,8 @@ impl Tier {
         self.damaged.borrow_mut().remove(&start);
         if let Err(error) = fs::remove_file(self.path(start)) {
             tracing::warn!(
-                "cannot remove the old history file {}: {error}; it uses space, and the next start \
-                 of the monitor tries again",
+                "cannot remove the old history file {}: {error}; this file uses space, and the \
+                 next start of the monitor tries again",
                 self.path(start).display()
             );
         }

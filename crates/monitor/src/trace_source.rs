@@ -33,7 +33,8 @@ pub(crate) async fn ask(
     node: &Node,
     before: Option<Position>,
 ) -> Result<TraceList> {
-    let mut last = Error::new(ErrorCode::Disconnected, "the node has no address");
+    let mut last =
+        Error::new(ErrorCode::Disconnected, "the cluster map has no address of this node");
     for address in &node.addresses {
         match Connection::connect(address, identity, TargetId::default(), Channel::NONE).await {
             Ok(connection) => {
