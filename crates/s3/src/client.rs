@@ -303,7 +303,9 @@ impl Client {
         let (code, what) = match (status, refusal.code.as_str()) {
             (_, "NoSuchBucket") => (
                 ErrorCode::NotFound,
-                format!("{host} has no bucket {bucket}; check its name and --s3-endpoint"),
+                format!(
+                    "{host} has no bucket {bucket}; check the name of the bucket and --s3-endpoint"
+                ),
             ),
             (412, _) | (_, "InvalidRange") => {
                 (ErrorCode::Stale, "a program changed the object during the copy".to_owned())
@@ -313,7 +315,10 @@ impl Client {
             }
             (_, "RequestTimeTooSkewed") => (
                 ErrorCode::AuthenticationFailed,
-                format!("the clocks of this host and of {host} differ too much ({reason})"),
+                format!(
+                    "the clocks of this host and of {host} differ too much ({reason}); start a \
+                     time service on this host"
+                ),
             ),
             (301 | 307 | 400, _) if refusal.region.is_some() => {
                 let region = refusal.region.as_deref().unwrap_or_default();

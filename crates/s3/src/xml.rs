@@ -31,8 +31,7 @@ fn child<'a>(node: Node<'a, '_>, name: &str) -> Option<&'a str> {
 }
 
 fn need<'a>(node: Node<'a, '_>, name: &str) -> Result<&'a str, Malformed> {
-    child(node, name)
-        .ok_or_else(|| malformed(format!("the element {name} is missing in its reply")))
+    child(node, name).ok_or_else(|| malformed(format!("the reply lacks the element {name}")))
 }
 
 fn children<'a, 'b>(node: Node<'a, 'b>, name: &'static str) -> impl Iterator<Item = Node<'a, 'b>> {
@@ -40,13 +39,13 @@ fn children<'a, 'b>(node: Node<'a, 'b>, name: &'static str) -> impl Iterator<Ite
 }
 
 fn number(text: &str) -> Result<u64, Malformed> {
-    text.parse().map_err(|_| malformed(format!("its reply has '{text}' in the place of a number")))
+    text.parse().map_err(|_| malformed(format!("the reply has '{text}' in the place of a number")))
 }
 
 fn check_name(root: Node<'_, '_>, name: &str) -> Result<(), Malformed> {
     match root.tag_name().name() {
         found if found == name => Ok(()),
-        found => Err(malformed(format!("its reply has the type {found}, and {name} was expected"))),
+        found => Err(malformed(format!("the reply has the type {found}; expected {name}"))),
     }
 }
 
@@ -83,7 +82,7 @@ pub(crate) fn page(text: &str) -> Result<Page, Malformed> {
         let key = need(node, "Key")?;
         let key = match is_escaped {
             true => unescape(key)
-                .ok_or_else(|| malformed("a key in its reply has an invalid percent-encoding"))?,
+                .ok_or_else(|| malformed("a key in the reply has an invalid percent-encoding"))?,
             false => key.to_owned(),
         };
         objects.push(Object {
@@ -91,7 +90,7 @@ pub(crate) fn page(text: &str) -> Result<Page, Malformed> {
             size: number(need(node, "Size")?)?,
             etag: child(node, "ETag").unwrap_or_default().to_owned(),
             modified: parse_iso(need(node, "LastModified")?)
-                .ok_or_else(|| malformed("LastModified in its reply is not a time"))?,
+                .ok_or_else(|| malformed("LastModified in the reply is not a time"))?,
         });
     }
     let is_truncated = child(root, "IsTruncated") == Some("true");
@@ -118,7 +117,7 @@ pub(crate) fn parts(text: &str) -> Result<(Vec<StoredPart>, Option<u32>), Malfor
     check_name(root, "ListPartsResult")?;
     let part_number = |text: &str| {
         u32::try_from(number(text)?)
-            .map_err(|_| malformed(format!("the part number {text} in its reply is too large")))
+            .map_err(|_| malformed(format!("the part number {text} in the reply is too large")))
     };
     let mut parts = Vec::new();
     for node in children(root, "Part") {

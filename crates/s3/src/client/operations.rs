@@ -55,13 +55,13 @@ impl Client {
         let reply = self.send(&request, &&b""[..], &digests)?;
         let headers = reply.headers();
         let head = head_of(headers)
-            .ok_or_else(|| self.malformed(&Malformed("its reply has no length".to_owned())))?;
+            .ok_or_else(|| self.malformed(&Malformed("the reply has no length".to_owned())))?;
         let begins = header(headers, "content-range")
             .and_then(|it| it.strip_prefix("bytes ")?.split_once('-')?.0.parse::<u64>().ok());
         if is_part && begins != Some(reading.at) {
-            return Err(
-                self.malformed(&Malformed("it ignores the requested range of bytes".to_owned()))
-            );
+            return Err(self.malformed(&Malformed(
+                "the reply ignores the requested range of bytes".to_owned(),
+            )));
         }
         if range.is_none() && reading.at == 0 && head.crc.is_none() {
             reading.md5 = md5_of(headers, &head.etag).map(|it| (Md5::new(), it));
@@ -115,7 +115,7 @@ impl Objects for Client {
         let page = xml::page(&text).map_err(|error| self.malformed(&error))?;
         let is_sorted = page.objects.windows(2).all(|it| it[0].key < it[1].key);
         if !is_sorted || !page.objects.iter().all(|it| it.key.starts_with(prefix)) {
-            let what = "its listing has wrong keys or a wrong order";
+            let what = "the listing in the reply has wrong keys or a wrong order";
             return Err(self.malformed(&Malformed(what.to_owned())));
         }
         Ok(page)
@@ -127,7 +127,7 @@ impl Objects for Client {
         match self.send(&request, &&b""[..], &digests) {
             Ok(reply) => head_of(reply.headers())
                 .map(Some)
-                .ok_or_else(|| self.malformed(&Malformed("its reply has no length".to_owned()))),
+                .ok_or_else(|| self.malformed(&Malformed("the reply has no length".to_owned()))),
             Err(error) if error.code() == ErrorCode::NotFound => Ok(None),
             Err(error) => Err(error),
         }
@@ -220,7 +220,7 @@ impl Uploads for Client {
             match next {
                 Some(next) if next > after => after = next,
                 Some(_) => {
-                    let what = "its listing of parts does not end";
+                    let what = "the listing of parts in the replies does not end";
                     return Err(self.malformed(&Malformed(what.to_owned())));
                 }
                 None => return Ok(Some(all)),
