@@ -70,10 +70,10 @@ pub fn missing_backup(map: &ClusterMap, round: &Round, max_age_ns: u64) -> Optio
         is_over: false,
         what,
         remedy: "if all management nodes lose their disks, the other services cannot be used \
-                 without a backup, and files of newer targets are lost with an old one. Run `skep \
-                 cluster backup --directory DIRECTORY NEW-DIRECTORY` on a host of management each \
-                 day, and keep the copies on another disk. If another program copies the \
-                 directory, let it run `touch DIRECTORY/last-backup` afterwards"
+                 without a backup, and an old backup does not contain newer targets, so their \
+                 files are lost. Run `skep cluster backup --directory DIRECTORY NEW-DIRECTORY` on \
+                 a host of management each day, and keep the copies on another disk. If another \
+                 program copies the directory, let it run `touch DIRECTORY/last-backup` afterwards"
             .into(),
     })
 }

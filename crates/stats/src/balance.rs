@@ -375,11 +375,11 @@ pub fn uneven_space(map: &ClusterMap) -> Option<Cause> {
             names::target(map, target.id.raw())
         ),
         remedy:
-            "this target fills before the others, and writes to its files then fail. New files \
-                 use targets with more free space more often, unless the pattern of their \
-                 directory names this target: `skep target files --paths ID` lists such \
-                 directories and the files. Copying a large file (`cp -a FILE FILE.new && mv \
-                 FILE.new FILE`) places it again. If other programs use the disk, remove their data"
+            "this target fills before the others, and writes to its files then fail. New files use \
+             targets with more free space more often, unless the pattern of their directory names \
+             this target: `skep target files --paths ID` lists such directories and the files. \
+             Copying a large file (`cp -a FILE FILE.new && mv FILE.new FILE`) places the file \
+             again. If other programs use the disk, remove their data"
                 .into(),
     })
 }

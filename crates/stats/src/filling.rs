@@ -105,7 +105,7 @@ pub fn soon_full(map: &ClusterMap, target: Option<TargetId>, growth: &Growth) ->
             size(growth.bytes_per_day)
         ),
         remedy:
-            "writes fail when the space is full: remove files (`skep purge` finds old ones), or \
+            "writes fail when the space is full: remove files (`skep purge` finds old files), or \
              add storage targets. `skep stats --by user --history 1d` shows the users whose \
              programs write"
                 .into(),

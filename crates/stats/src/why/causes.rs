@@ -139,7 +139,8 @@ fn silent_clients(map: &ClusterMap, target: u32, evidence: &TargetEvidence) -> V
         } else {
             "check whether the host of this client or the process of its mount is stopped, or \
              evict the client now with `skep client evict`. Without this command, management \
-             evicts it when its lease expires, which releases its locks and open files"
+             evicts the client when its lease expires, which releases the locks and open files of \
+             the client"
         }
         .into(),
     };
@@ -155,8 +156,8 @@ fn silence(client: &str, holder: &Holder) -> String {
             waits => format!("up to {waits} requests of other clients"),
         };
         return format!(
-            "{client} was silent from {began} to {} ago; {requests} waited for its locks or open \
-             files",
+            "{client} was silent from {began} to {} ago; {requests} waited for locks or open files \
+             of this client",
             names::time(holder.ago_ns)
         );
     }
@@ -165,5 +166,7 @@ fn silence(client: &str, holder: &Holder) -> String {
         waits => format!("{waits} requests of other clients wait"),
     };
     let silent = names::time(holder.silent_ns);
-    format!("{client} has sent nothing for {silent}; {requests} for its locks or open files")
+    format!(
+        "{client} has sent nothing for {silent}; {requests} for locks or open files of this client"
+    )
 }

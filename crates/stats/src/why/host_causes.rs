@@ -133,8 +133,8 @@ fn memory(host: &Host<'_>, map: &ClusterMap) -> Option<Cause> {
         host.described()
     );
     let remedy = "requests to the services on this host wait until the kernel has reclaimed \
-                  memory: `top -o %MEM` shows the programs with most memory; end or move them, or \
-                  add memory";
+                  memory: `top -o %MEM` shows the programs with most memory; end these programs, \
+                  move them to other hosts, or add memory";
     is_short.then(|| host.finding(map, "memory-pressure", what, remedy))
 }
 
@@ -167,8 +167,8 @@ pub fn clock_findings(evidence: &Evidence, map: &ClusterMap) -> Vec<Cause> {
             found.push(host.finding(map, "clock-differs", what, CLOCK_REMEDY));
         } else if host.evidence.is_synchronised == Some(false) && kept > 0 {
             let what = format!(
-                "no time service adjusts the clock of {}, as its kernel reports, but one adjusts \
-                 the clocks of {kept} of {} hosts",
+                "no time service adjusts the clock of {}, as the kernel of this host reports, but \
+                 a time service adjusts the clocks of {kept} of {} hosts",
                 host.described(),
                 hosts.len()
             );
@@ -203,8 +203,8 @@ fn two_clocks(one: &Host<'_>, other: &Host<'_>, map: &ClusterMap) -> Option<Caus
         ahead.described()
     );
     let remedy = format!(
-        "compare both clocks with another one: `date -u` and `timedatectl` on each of the two \
-         hosts show the time, and whether a time service adjusts it. Then {CLOCK_REMEDY}"
+        "compare both clocks with a third clock: `date -u` and `timedatectl` on each of the two \
+         hosts show the time, and whether a time service adjusts the clock. Then {CLOCK_REMEDY}"
     );
     // The finding needs one host as its object. Without a suspect, this is a host without
     // management.
