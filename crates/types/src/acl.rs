@@ -77,7 +77,7 @@ impl Acl {
             first < second || (first == second && matches!(first, 1 | 3))
         });
         if !is_in_order {
-            return Err(invalid("its entries are out of order or appear twice"));
+            return Err(invalid("the entries of the list are out of order or appear twice"));
         }
         let has = |wanted: u32| entries.iter().any(|it| place(it.tag) == wanted);
         if !(has(0) && has(2) && has(5)) {
@@ -112,7 +112,7 @@ impl Acl {
         let mut reader = Reader::new(bytes);
         let malformed = |_| invalid("the attribute value is too short");
         if u32::decode(&mut reader).map_err(malformed)? != VERSION {
-            return Err(invalid("its version is not 2"));
+            return Err(invalid("the version of the attribute value is not 2"));
         }
         let mut entries = Vec::new();
         while reader.left() > 0 {
