@@ -191,13 +191,13 @@ impl RegionHeader {
     fn parse(sector: &[u8]) -> Result<Self> {
         let mut tail = Reader::new(&sector[SECTOR_CRC_AT..SECTOR_BYTES]);
         if crc32c(&sector[..SECTOR_CRC_AT]) != u32::decode(&mut tail)? {
-            return Err(Error::new(ErrorCode::Corrupt, "its checksum does not match"));
+            return Err(Error::new(ErrorCode::Corrupt, "the checksum of the page does not match"));
         }
         let mut r = Reader::new(&sector[..SECTOR_CRC_AT]);
         if r.array::<8>()? != MAGIC {
             return Err(Error::new(
                 ErrorCode::Corrupt,
-                "its magic number is not that of a region page",
+                "the magic number of the page is not the one of region pages",
             ));
         }
         let version = u16::decode(&mut r)?;
@@ -220,7 +220,7 @@ impl RegionHeader {
             lsn: Lsn::decode(&mut r)?,
         };
         if flags & !FLAG_SYNCED != 0 || r.take(r.left())?.iter().any(|byte| *byte != 0) {
-            return Err(r.corrupt("its reserved bytes are not zero"));
+            return Err(r.corrupt("the reserved bytes of the page are not zero"));
         }
         Ok(header)
     }
@@ -247,7 +247,7 @@ pub fn read_page(page: &[u8]) -> FoundPage {
     }
     if page[..SECTOR_BYTES].iter().all(|byte| *byte == 0) {
         return FoundPage::Damaged(
-            "its first sector is zero, but the rest of the page is not".into(),
+            "the first sector of the page is zero, but the rest of the page is not".into(),
         );
     }
     let header = match RegionHeader::parse(&page[..SECTOR_BYTES]) {

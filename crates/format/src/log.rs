@@ -75,7 +75,8 @@ pub fn encode_record(
 ) -> Result<Vec<u8>> {
     if payload.len() > MAX_PAYLOAD_BYTES {
         let what = format!(
-            "cannot log record {lsn}: its payload has {} bytes; the limit is {MAX_PAYLOAD_BYTES}",
+            "cannot log record {lsn}: the payload of this record has {} bytes; the limit is \
+             {MAX_PAYLOAD_BYTES}",
             payload.len()
         );
         return Err(Error::new(ErrorCode::TooLarge, what));
