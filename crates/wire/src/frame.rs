@@ -247,10 +247,10 @@ impl Header {
             return Err(wrong(format!("the length of the header is {length}, not {HEADER_BYTES}")));
         }
         if zero != 0 || header.reserved != 0 {
-            return Err(wrong("its reserved bytes are not zero".into()));
+            return Err(wrong("the reserved bytes of the header are not zero".into()));
         }
         if header.flags & !KNOWN_FLAGS != 0 {
-            return Err(wrong(format!("it has unknown flags {:#x}", header.flags)));
+            return Err(wrong(format!("the header has unknown flags {:#x}", header.flags)));
         }
         if header.flags & FLAG_TIMES != 0 && !header.is_reply() {
             return Err(wrong("a request has the flag of replies with times".into()));
