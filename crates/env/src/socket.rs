@@ -153,7 +153,7 @@ fn look_up_at_once(address: &str) -> io::Result<SocketAddr> {
         // This error means that the address is malformed. For example, the port is not a number.
         Err(error) if error.kind() == io::ErrorKind::InvalidInput => Err(error),
         Err(error) => Err(failed(error.to_string())),
-        Ok(mut found) => found.next().ok_or_else(|| failed("it has no address".into())),
+        Ok(mut found) => found.next().ok_or_else(|| failed("this name has no address".into())),
     }
 }
 
