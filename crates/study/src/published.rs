@@ -136,8 +136,8 @@ fn compare_series(report: &Report, series: &Series) -> Result<Option<ComparedSer
         [] => return Ok(None),
         _ => {
             let what = format!(
-                "series \"{}\": its points select runs that measure different quantities; select \
-                 one with `experiment` or `operation`",
+                "series \"{}\": the points of this series select runs that measure different \
+                 quantities; select one with `experiment` or `operation`",
                 series.name
             );
             return Err(Error::new(ErrorCode::Configuration, what));

@@ -249,7 +249,7 @@ fn one(
     })?;
     let processes = || measured.applications.iter().flat_map(|it| &it.processes);
     let no_duration =
-        || Error::new(ErrorCode::Io, format!("run {} reports a duration of 0", name.number));
+        || Error::new(ErrorCode::Io, format!("run {} reports a duration of 0 s", name.number));
     let bytes_per_second = bandwidth(processes().map(Share::of_bytes)).ok_or_else(no_duration)?;
     let quantity = settings.operation.quantity();
     let operations_per_second = match quantity {

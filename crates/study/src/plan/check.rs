@@ -125,7 +125,7 @@ fn names(condition: &Condition) -> Result<()> {
     match keys.iter().find(|(_, is_set)| *is_set) {
         Some((key, _)) => Err(wrong(format!(
             "`{key}` has no effect on `operation` \"{word}\", because empty files use no storage \
-             targets: remove it"
+             targets: remove this key"
         ))),
         None => Ok(()),
     }

@@ -152,8 +152,8 @@ fn factors(own: &FactorKeys, plan: &FactorKeys) -> Result<Factors> {
     let has_no_data = operation.iter().all(|it| it.is_on_names());
     if let (true, Some(_)) = (has_no_data, &own.data_size) {
         return Err(wrong(
-            "`data-size` has no effect on operations on names: remove it; `files` is the number of \
-             files of each process",
+            "`data-size` has no effect on operations on names: remove this key; `files` is the \
+             number of files of each process",
         ));
     }
     let data_bytes = match has_no_data {
@@ -200,7 +200,7 @@ fn pairs(own: &FactorKeys, plan: &FactorKeys) -> Result<Vec<Clients>> {
             Some(_) if is_set => {
                 return Err(wrong(
                     "`clients` contains the numbers of hosts and of processes: remove `hosts` and \
-                     `processes` beside it",
+                     `processes` beside `clients`",
                 ));
             }
             Some(keys @ Value::Table(_)) => return spread(keys),

@@ -34,8 +34,8 @@ pub(super) fn draw(contents: &Contents) -> Option<Conclusion> {
     }
     let text = format!(
         "The first run of a block is slower, as in a warm-up: in {slowest} of {} blocks it is the \
-         slowest run, and in the median of the blocks it is {:.0} % below the other runs. It \
-         lowers the means; with larger blocks, fewer of the runs are first runs.",
+         slowest run, and in the median of the blocks it is {:.0} % below the other runs. The \
+         first runs lower the means; with larger blocks, fewer of the runs are first runs.",
         firsts.len(),
         below * 100.0
     );
