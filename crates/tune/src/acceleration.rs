@@ -39,7 +39,8 @@ fn finding(tree: &Tree, name: &str) -> Option<Finding> {
         can_apply: false,
         risk: String::new(),
         why: "each packet passes through the hypervisor, which costs processor time and latency; \
-              enable it for the machine in its cloud"
+              enable enhanced or accelerated networking for this machine in the settings of its \
+              cloud"
             .into(),
         source: "Alces 2016, appendix; AzureCAT 2017".into(),
         setting: None,
