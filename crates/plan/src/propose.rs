@@ -291,8 +291,8 @@ fn refusal(
                      prices with --catalogue"
                 .to_owned(),
             false => {
-                "no single type of server meets all needs, although some type meets each need \
-                 alone; lower one need"
+                "no single type of server meets all needs together, although each need alone has a \
+                 type that meets it; lower one need"
                     .to_owned()
             }
         });
