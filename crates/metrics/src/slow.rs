@@ -66,7 +66,10 @@ impl SlowOperations {
             line += &format!(": {}", stages.join(", "));
         }
         if completed.trace != 0 {
-            line += &format!("; `skep why --op {:032x}` shows its parts", completed.trace);
+            line += &format!(
+                "; `skep why --op {:032x}` shows the parts of this operation",
+                completed.trace
+            );
         }
         match self.left_out.replace(0) {
             0 => {}
