@@ -94,7 +94,7 @@ pub(super) const CAUSES: &[Panel] = &[
     lines(
         "Users: time in services",
         "s",
-        "Time that the requests of a user spend in services, in each second. It is the mean \
+        "Time that the requests of a user spend in services, in each second. This time is the mean \
          number of requests in progress.",
         &[query(
             "topk(10, sum by (id, service) (rate(skep_load_busy_seconds_total{CLUSTER,by=\"user\"}\

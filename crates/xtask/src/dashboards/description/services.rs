@@ -100,7 +100,8 @@ pub(super) const STORAGE: &[Panel] = &[
     lines(
         "Cache hits",
         "percentunit",
-        "Share of the uses of the targets' caches that found the item. Without a use it is 100 %.",
+        "Share of the uses of the targets' caches that found the item. The share is 100 % if no \
+         use was counted.",
         &[query(
             "1 - sum by (cache) (rate(skep_storage_cache_misses_total{CLUSTER}[RATE])) / \
              clamp_min(sum by (cache) (rate(skep_storage_cache_hits_total{CLUSTER}[RATE])) + \
@@ -203,7 +204,7 @@ pub(super) const METADATA: &[Panel] = &[
     lines(
         "Requests in a batch",
         "short",
-        "Mean number of requests that a target handles together. It grows with the load.",
+        "Mean number of requests that a target handles together. This number grows with the load.",
         &[query(
             "sum by (target) (rate(skep_metadata_operations_total{CLUSTER}[RATE])) / sum by \
              (target) (rate(skep_metadata_batches_total{CLUSTER}[RATE]))",
@@ -247,7 +248,7 @@ pub(super) const METADATA: &[Panel] = &[
         "Cache hits",
         "percentunit",
         "Share of the blocks of the key-value stores that were in the cache (setting \
-         metadata.cache). While no block is read it is 100 %.",
+         metadata.cache). The share is 100 % while no block is read.",
         &[query(
             "1 - sum by (cache) (rate(skep_metadata_cache_misses_total{CLUSTER}[RATE])) / \
              clamp_min(sum by (cache) (rate(skep_metadata_cache_hits_total{CLUSTER}[RATE])) + \
