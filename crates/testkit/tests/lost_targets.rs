@@ -195,10 +195,7 @@ fn reads_of_a_target_marked_as_lost_fail_immediately() {
     assert_eq!(files::read(second.path().join("late")), b"late");
     files::remove_file(&empty);
     let kept = cluster.try_skep(&["target", "remove", &id]).expect_failure();
-    assert!(
-        kept.contains("1 file lies on the target, and no") && kept.contains("from a backup"),
-        "{kept}"
-    );
+    assert!(kept.contains("1 file lies on the") && kept.contains("from a backup"), "{kept}");
     let reopened = cluster.try_skep(&["target", "set-state", &id, "open"]).expect_failure();
     assert!(reopened.contains("marked as lost"), "{reopened}");
     check_lost_parts(&second.path().join("wide"));
