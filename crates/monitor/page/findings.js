@@ -83,7 +83,7 @@ export function findingList(objectsOf = null) {
         // A view about the object need not link to itself.
         href: objects ? null : viewOf(finding.object, services),
         time: lasts >= 1000 ? `for ${ago(lasts)}` : "just now", timeHref: null,
-        remedy: cause ? `This follows from another problem: ${cause.what}` : finding.remedy,
+        remedy: cause ? `This problem follows from another problem: ${cause.what}` : finding.remedy,
         consequences: following.map(consequence(services)),
       };
     });

@@ -151,7 +151,7 @@ export function reasons(parameters) {
       const text = missingText(report.unreachable);
       setText(missing, text);
       missing.hidden = text === "";
-      table.nothing = text ? "The monitor knows no request of the last minute." : "No request was completed in the last minute.";
+      table.nothing = text ? "The monitor has no record of a request in the last minute." : "No request was completed in the last minute.";
       table.update(report.phases);
     },
   };
@@ -197,7 +197,7 @@ export function hostDevices(id) {
     number("Sent", (row) => row.sent_bytes_per_second, rate),
     number("Errors/s", (row) => row.errors_per_second, count),
   ], (row) => row.interface);
-  for (const table of [disks, interfaces]) table.nothing = "The service has not replied twice yet.";
+  for (const table of [disks, interfaces]) table.nothing = "No figures yet: the service must reply twice first.";
   return {
     element: h("div", { class: "panels" }, panel("Disks of the host", disks.element), panel("Network of the host", interfaces.element)),
     query: () => `id=${encodeURIComponent(id)}`,

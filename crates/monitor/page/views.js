@@ -236,7 +236,7 @@ export function report(path) {
     title: "Report",
     elements: [
       h("div", { class: "crumbs" }, h("a", { href: "#/reports" }, "Reports"), " / ", path),
-      h("div", { class: "head" }, h("h1", {}, "Report"), h("a", { href: address }, "Open it alone")),
+      h("div", { class: "head" }, h("h1", {}, "Report"), h("a", { href: address }, "Open the report alone")),
       h("iframe", { class: "report", sandbox: "", src: address, title: `Report ${path}` }),
     ],
     charts: [],
@@ -422,19 +422,19 @@ export function operation(id) {
     title: "Operation",
     elements: [
       h("div", { class: "crumbs" }, h("a", { href: "#/operations" }, "Operations"), " / "),
-      title, note, panel("Where its time went", parts.element), panel("Its longest requests", requests.element),
+      title, note, panel("Where the time of the operation went", parts.element), panel("Longest requests of the operation", requests.element),
     ],
     charts: [],
     exports: () => [
-      listed("Where its time went", `/api/operation?id=${encodeURIComponent(id)}&list=parts`),
-      listed("Its longest requests", `/api/operation?id=${encodeURIComponent(id)}&list=requests`),
+      listed("Where the time of the operation went", `/api/operation?id=${encodeURIComponent(id)}&list=parts`),
+      listed("Longest requests of the operation", `/api/operation?id=${encodeURIComponent(id)}&list=requests`),
     ],
     operation: id,
     update() {},
     updateOperation(report) {
       if (!report) {
         setText(title, "Operation");
-        setText(note, `The monitor has no record of operation ${id}. It keeps the slowest of the last ten minutes.`);
+        setText(note, `The monitor has no record of operation ${id}. The monitor keeps the slowest operations of the last ten minutes.`);
         return;
       }
       setText(title, `${report.operation} took ${micros(report.ms * 1000)}${report.is_failed ? " and failed" : ""}`);
