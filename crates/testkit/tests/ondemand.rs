@@ -43,7 +43,7 @@ fn on_demand_file_system_is_created_mounted_and_removed() {
     // one of these hosts. The command also refuses a start with another name and the same mount
     // point. The refused starts change no host.
     let refused = site.ondemand("start", &all).expect_failure();
-    for word in ["ondemand is running since 20", "on hosts 10.0.0.1, 10.0.0.2", "stop it first"] {
+    for word in ["ondemand is running since 20", "on hosts 10.0.0.1, 10.0.0.2", "stop ondemand"] {
         assert!(refused.contains(word), "{word}: {refused}");
     }
     site.ondemand("start", &["10.0.0.3"]).expect_failure();
@@ -157,7 +157,7 @@ fn ondemand_stop_completes_after_deaths_of_processes_and_hosts() {
         kill(host, "/var/lib/skep-ondemand/ondemand.");
     }
     let text = site.ondemand("start", &all).expect_failure();
-    assert!(text.contains("its processes here were killed; stop it first"), "{text}");
+    assert!(text.contains("its processes on this host were killed; stop ondemand first"), "{text}");
     site.hosts[2].run("ip link set eth0 down").expect_success();
     let stopped = site.ondemand("stop", &all);
     assert_eq!(stopped.status.code(), Some(6), "{stopped:?}");
@@ -207,7 +207,7 @@ fn ondemand_stop_leaves_foreign_processes_and_files_alone() {
     ))
     .expect_success();
     let text = site.ondemand("stop", &only).expect_failure();
-    assert!(text.contains("another file system (tmpfs other) is mounted over it"), "{text}");
+    assert!(text.contains("another file system (tmpfs other) is mounted over this"), "{text}");
     host.run(&format!("umount /mnt/ondemand; mkdir {run}/inside; mount --bind /srv {run}/inside"))
         .expect_success();
     let text = site.ondemand("stop", &only).expect_failure();

@@ -41,7 +41,8 @@ await() { # time limit, description, command...
 check_directory() { # description, path
   facts=$(stat -c '%u %a %F' "$2" 2>/dev/null) || die "$1 $2 does not exist or is not readable"
   owner=${facts%% *} kind=${facts#* * } mode=${facts#* } mode=${mode%% *}
-  [ "$kind" = directory ] || die "$1 $2 is a $kind: expected a directory; name its real path"
+  [ "$kind" = directory ] ||
+    die "$1 $2 is a $kind: expected a directory; name the real path of the directory"
   [ "$owner" = 0 ] ||
     die "$1 $2 belongs to user $owner, who could replace its contents; name another directory"
 }
@@ -173,21 +174,24 @@ refuse_second() { # directory of a run
   if is_from_before "$1"; then
     ! is_unsaved "$1" ||
       die "$NAME existed $since until this host was restarted, and its data is not staged out" \
-        "($(head -n 1 "$1/stage-out")): it is in $1. To save the data, start the services again" \
-        "(docs/operations/ondemand.md, \"After a boot\"); \`skep ondemand stop --discard\` deletes it"
+        "($(head -n 1 "$1/stage-out")): the data is in $1. To save the data, start the" \
+        "services again" \
+        "(docs/operations/ondemand.md, \"After a boot\"); \`skep ondemand stop --discard\` deletes" \
+        "the data"
     return 0
   fi
   [ -n "$(processes_of "$1")" ] ||
-    die "$NAME exists $since, but its processes here were killed; stop it first"
-  die "$NAME is running $since; stop it first"
+    die "$NAME exists $since, but its processes on this host were killed; stop $NAME first" \
+      "(\`skep ondemand stop\`)"
+  die "$NAME is running $since; stop $NAME first (\`skep ondemand stop\`)"
 }
 
 unmount() { # directory of a run
   mounts | awk -v run="$1" '$2 == "fuse.skep" && $3 == run { print $1 }' | while read -r point; do
     top=$(top_mount "$point") || continue
     [ "$top" = "fuse.skep $1" ] ||
-      die "cannot unmount $point: another file system ($top) is mounted over it; unmount" \
-        "that file system first"
+      die "cannot unmount $point: another file system ($top) is mounted over this directory;" \
+        "unmount that file system first"
     # Unmount by force, because the data are deleted anyway. Without its services, the mount could
     # not write.
     umount -i -c -f -l "$point" || die "cannot unmount $point"
@@ -257,8 +261,8 @@ hold_of() { # directory of a run
 refuse_unsaved() { # directory of a run
   if [ "$DISCARD" = all ] || [ ! -e "$1/complete" ]; then return 0; fi
   if [ "$DISCARD" != saved ] && is_unsaved "$1"; then
-    die "the data of $NAME is not staged out ($(head -n 1 "$1/stage-out")): it is on $MOUNT and in" \
-      "$1; stage the data out, or delete it with --discard"
+    die "the data of $NAME is not staged out ($(head -n 1 "$1/stage-out")): the data is on $MOUNT" \
+      "and in $1; stage the data out, or delete the data with --discard"
   fi
   if text=$(hold_of "$1"); then
     die "$MOUNT/.skep-hold protects the data of $NAME (${text:-no reason}): copy the data and" \
