@@ -375,7 +375,7 @@ fn hosts_use_all_management_nodes_after_their_first_contact() {
     // received.
     let cached = late.run("skep health check");
     assert_eq!(cached.status.code(), Some(1), "{cached:?}");
-    for words in ["of its 3 nodes", "management-2 answers, and knows no leader", "Note: "] {
+    for words in ["of its 3 nodes", "management-2 answers, and has no leader", "Note: "] {
         assert!(cached.stdout.contains(words), "{words}: {cached:?}");
     }
     for service in ["metadata-1", "storage-1"] {
@@ -386,7 +386,7 @@ fn hosts_use_all_management_nodes_after_their_first_contact() {
     let blind = late.run("rm /var/cache/skep/*.map; skep health check");
     assert_eq!(blind.status.code(), Some(1), "{blind:?}");
     for words in [
-        "10.0.0.2:7400 answers, and knows no leader",
+        "10.0.0.2:7400 answers, and has no leader",
         "10.0.0.3:7400 does not answer this host",
         "has no cluster map",
     ] {

@@ -172,7 +172,8 @@ fn not_owner(path: &Path) -> String {
     let found = std::fs::metadata(path).ok();
     if found.as_ref().is_some_and(|it| !it.is_file() && !it.is_dir()) {
         return "only files and directories have a stripe pattern, and this path is neither; name a \
-                file or a directory".to_owned();
+                file or a directory"
+            .to_owned();
     }
     let user = rustix::process::geteuid().as_raw();
     if found.as_ref().is_some_and(|it| it.is_file() && (user == 0 || it.uid() == user)) {

@@ -37,7 +37,7 @@ impl Member {
         match &self.role {
             Ok(Role::Leader) => format!("{name} leads"),
             Ok(Role::Follower(leader)) if leader.is_empty() => {
-                format!("{name} answers, and knows no leader")
+                format!("{name} answers, and has no leader")
             }
             Ok(Role::Follower(leader)) => {
                 format!("{name} answers, and follows the node at {}", leader.join(", "))
@@ -125,7 +125,7 @@ mod tests {
         ];
         assert_eq!(
             clauses(&members),
-            "a:7400 answers, and knows no leader; b:7400 answers, and follows the node at c:7400; \
+            "a:7400 answers, and has no leader; b:7400 answers, and follows the node at c:7400; \
              c:7400 does not answer this host (no route); d:7400 leads"
         );
     }

@@ -345,7 +345,7 @@ mod tests {
         assert_eq!(
             problem.what,
             "management has no leader: of its 2 nodes, management-1 does not answer this host; \
-             management-2 answers, and knows no leader"
+             management-2 answers, and has no leader"
         );
         let three = ["management-1", "management-2"].map(|it| node(it, false));
         let three: Vec<_> = three.into_iter().chain([node("management-3", true)]).collect();
