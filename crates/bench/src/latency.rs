@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn merged_histograms_have_the_durations_of_both() {
+    fn merged_histogram_has_all_durations_of_both_histograms() {
         let (mut one, mut other) = (Durations::default(), Durations::default());
         one.add(Duration::from_micros(1));
         other.add(Duration::from_secs(10));

@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn first_value_is_not_lowest_if_another_equals_it() {
+    fn first_value_is_not_lowest_if_another_value_equals_it() {
         let first = |values: &[f64]| FirstValue::of(values).map(|it| (it.below, it.is_lowest));
         assert_eq!(first(&[75.0, 80.0, 120.0]), Some((0.25, true)));
         assert_eq!(first(&[75.0, 75.0, 125.0]), Some((0.25, false)));

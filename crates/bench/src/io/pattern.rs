@@ -3,7 +3,7 @@
 use super::plan::Plan;
 use crate::random::{Permutation, mix};
 
-/// The transfers of one process. Each is given by its offset in the file.
+/// The transfers of one process. Each transfer is given by its offset in the file.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Transfers {
     transfer: u64,

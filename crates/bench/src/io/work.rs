@@ -75,7 +75,7 @@ impl IoEngine {
     }
 
     /// Whether this process creates and removes the file that this process uses. For a file that
-    /// all processes share, only rank 0 does this.
+    /// all processes share, only rank 0 creates and removes the file.
     fn is_maker(&self) -> bool {
         self.plan.file_per_process || self.seat.rank == 0
     }

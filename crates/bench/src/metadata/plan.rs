@@ -140,8 +140,8 @@ pub(crate) enum Object {
     File,
 }
 
-/// All phases, in the order in which a run executes the phases. Each has its name, its kind of
-/// object, and its operation.
+/// All phases, in the order in which a run executes the phases. Each phase has its name, its kind
+/// of object, and its operation.
 #[rustfmt::skip]
 const PHASES: [(&str, Object, Act); 9] = [
     ("tree_creation", Object::Tree, Act::Create),

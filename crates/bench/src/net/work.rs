@@ -25,7 +25,8 @@ pub(crate) struct NetEngine {
 }
 
 /// Probes the path to a service. Returns `None` if this host has no path to the service through a
-/// network, or if the probe has failed. In that case, the measurement reports the reason.
+/// network, or if the probe has failed. The measurement then reports why the service cannot be
+/// reached.
 ///
 /// `probed` contains the results so far. The benchmark probes a host with several services only
 /// once, because the host's kernel limits the rate of the ICMP messages that show which packets

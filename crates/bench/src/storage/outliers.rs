@@ -38,7 +38,7 @@ pub struct Judged {
     /// Median of the target's measurements, in MiB/s.
     pub median_mib_per_s: f64,
     /// How far the target's median is below m, as a fraction of m. Here m is the median of the
-    /// other targets' medians. Negative if the target's median is higher.
+    /// other targets' medians. Negative if the target's median is higher than m.
     pub slower_by: f64,
     /// The difference between m and the target's median, in units of the median absolute deviation
     /// of all targets' medians. `None` if this deviation is zero.
@@ -54,7 +54,8 @@ pub struct Judged {
 pub struct Rules {
     /// The target must be slower than the other targets by at least this fraction, from 0 to 1.
     pub slower_by: f64,
-    /// The confidence that the target is slower must be at least this value, from 0 to 1.
+    /// The confidence that the target is slower than the other targets must be at least this value,
+    /// from 0 to 1.
     pub confidence: f64,
 }
 
@@ -104,7 +105,7 @@ pub struct Compared {
     /// Median of the object's measurements.
     pub median: f64,
     /// How far the object's median is below m, as a fraction of m. Here m is the median of the
-    /// other objects' medians. Negative if the object's median is higher.
+    /// other objects' medians. Negative if the object's median is higher than m.
     pub slower_by: f64,
     /// The difference between m and the object's median, in units of the median absolute deviation
     /// of all objects' medians. `None` if this deviation is zero.
