@@ -125,7 +125,7 @@ impl InodeState {
     }
 
     /// Raises the size in `attributes` to the end offset of this mount's furthest write, if this
-    /// offset is larger.
+    /// offset is larger than the size.
     pub(crate) fn merge_into(&self, attributes: &mut Attributes) {
         self.with(|parts| parts.size.merge_into(attributes));
     }
@@ -310,8 +310,8 @@ impl InodeState {
     }
 
     /// Returns the steps of a file sync that begins now, and the changes that the sync makes
-    /// durable. `of_mount` is the number of changes of this mount to names of files whose inode the
-    /// mount does not know.
+    /// durable. `of_mount` is the number of changes of this mount to names of files without a known
+    /// inode id.
     pub(crate) fn sync_order(&self, of_mount: u64) -> (SyncOrder, ChangeCount) {
         self.with(|parts| {
             let changes = parts.settled.changes(of_mount);

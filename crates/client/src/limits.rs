@@ -48,7 +48,7 @@ pub(crate) const REOPENS_AT_ONCE: usize = 16;
 pub(crate) const INODES_AT_ONCE: usize = 32;
 
 /// Maximum age of a cached file size when a read reaches beyond the end of the file. If the cached
-/// size is older, the client requests the size again.
+/// size is older than this limit, the client requests the size again.
 pub(crate) const SIZE_TRUSTED_FOR: Duration = Duration::from_secs(1);
 /// Time after the reply to a change after which a metadata target has surely synced the change. A
 /// target begins a sync of its log at most 10 ms after a change. A disk whose sync takes longer
@@ -61,7 +61,7 @@ pub(crate) const FIRST_LOOK_PATIENCE: Duration = Duration::from_secs(10);
 /// time it returns the attributes that it saw last.
 pub(crate) const ROOT_PATIENCE: Duration = Duration::from_secs(1);
 /// How long a program waits for a lock before the mount searches for a deadlock cycle over several
-/// metadata targets. Few lock waits last longer.
+/// metadata targets. Few lock waits last longer than this time.
 pub(crate) const DEADLOCK_SEARCH_AFTER: Duration = Duration::from_secs(1);
 /// Maximum duration of a search for a deadlock cycle. The client cancels a longer search, and
 /// repeats it later.

@@ -148,7 +148,7 @@ impl Mount {
     /// small changes.
     ///
     /// Shortly after management has started, some targets may not have reported their capacity yet.
-    /// In that case, this function waits for their reports, but not longer than one lease after the
+    /// This function waits for the reports of such targets, but not longer than one lease after the
     /// start of the mount.
     pub(crate) async fn capacity(&self) -> Capacity {
         loop {
@@ -168,7 +168,7 @@ impl Mount {
 
     /// Assigns the range of slots with this index to the caller. The last range belongs to the
     /// background work, each other range to a worker. Assigns each range only once, because only
-    /// the [`Client`](crate::Client) that has used a slot knows its last sequence number.
+    /// the [`Client`](crate::Client) that has used a slot has the last sequence number of the slot.
     pub(crate) fn take_worker(&self, index: usize) -> Result<()> {
         let mut taken = self.lifecycle.taken_workers.lock().unwrap_or_else(PoisonError::into_inner);
         let background = self.options.workers;

@@ -39,8 +39,8 @@
 //! next renewal of the lease repeats all of them.
 //!
 //! The group did not execute the attempt to which it sent such a reply. But it may have executed an
-//! earlier attempt whose reply was lost with the connection. In this case, the client asks the
-//! group for the outcome before it sends the request again, see `request`.
+//! earlier attempt whose reply was lost with the connection. If there may be such an attempt, the
+//! client asks the group for the outcome before it sends the request again, see `request`.
 
 pub(crate) mod acknowledged;
 pub(crate) mod change_requests;

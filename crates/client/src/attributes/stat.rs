@@ -284,8 +284,8 @@ impl Client {
     }
 
     /// Reports all unreported writes of a file to metadata. Returns the attributes in the reply, or
-    /// `None` if there was nothing to report. The report must not arrive after a change of the
-    /// times by a program, since it would replace the new times, so the two wait for each other.
+    /// `None` if there was nothing to report. A report that arrives after a change of the times by
+    /// a program would replace the new times, so the report and the change wait for each other.
     async fn report_before_stat(&self, state: Arc<InodeState>) -> Result<Option<Attributes>> {
         if state.unreported().is_none() {
             return Ok(None);

@@ -69,7 +69,8 @@ impl CachedVersions {
     }
 
     /// Records that the kernel has dropped its cached pages of a file since metadata has sent this
-    /// version. So the pages that it has cached since then are not older.
+    /// version. So the pages that the kernel has cached since then are not older than this version
+    /// of the file.
     pub(crate) fn pages_dropped(&self, inode: InodeId, version: u64) {
         self.pages.note(inode, version);
     }

@@ -131,13 +131,13 @@ mod tests {
     /// Regression test: the time began with the reply, so a reply that took a second showed the
     /// absence of an access control list for two seconds after the request.
     #[test]
-    fn absence_is_valid_from_the_request_on() {
+    fn missing_xattr_is_cached_from_the_time_of_the_request() {
         let (absence, inode) = (XattrAbsence::new(VALID), InodeId::new(4));
         let (sent, arrived) = (Duration::from_secs(9), Duration::from_secs(9) + VALID);
         let attributes = Attributes::new(inode, FileKind::Regular, 0o644, Timestamp::default());
         absence.note(&attributes, sent);
         assert!(!absence.is_absent(inode, ACCESS_ACL, arrived));
-        // The reply to an earlier request arrives after the reply to a later one.
+        // The reply to an earlier request arrives after the reply to a later request.
         absence.note(&attributes, arrived);
         absence.note(&attributes, sent);
         assert!(absence.is_absent(inode, ACCESS_ACL, arrived));

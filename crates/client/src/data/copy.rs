@@ -1,6 +1,6 @@
 //! Copying a range of one file to another file, or within one file. If a piece of the source and
-//! its copy belong to the same group, the storage target copies the bytes. This client reads and
-//! writes all other pieces.
+//! its copy belong to the same group, the storage target copies the bytes. The client reads and
+//! writes each piece whose copy belongs to another group.
 
 use crate::client::{Client, Worker};
 use crate::data::allocate::clear_behind;

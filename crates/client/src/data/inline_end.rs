@@ -41,7 +41,7 @@ impl Client {
     }
 
     /// Waits until metadata has durably recorded the end of the inline component, if this mount has
-    /// ended the component and does not know that this record is durable. See
+    /// ended the component and has no confirmation that this record is durable. See
     /// [`Self::confirm_move`].
     pub(crate) async fn confirm_inline_end(&self, state: &Arc<InodeState>) -> Result<()> {
         if state.ending_inline().is_some()

@@ -208,12 +208,12 @@ impl Client {
     }
 
     /// Waits until metadata has durably recorded the end of an inline component that
-    /// [`Self::end_inline_of_new`] has ended. Does nothing if the mount knows that this record is
-    /// durable. If a power loss of metadata has reverted the end, the bytes that this mount has
-    /// since written to the beginning of the file are lost. The mount counts this loss, and uses
-    /// the inline component again. If another client has moved inline bytes of the file meanwhile,
-    /// metadata refuses this mount's next request for inline bytes, and the mount adopts the new
-    /// pattern ([`Self::follow_move`]).
+    /// [`Self::end_inline_of_new`] has ended. Does nothing if metadata has confirmed that this
+    /// record is durable. If a power loss of metadata has reverted the end, the bytes that this
+    /// mount has since written to the beginning of the file are lost. The mount counts this loss,
+    /// and uses the inline component again. If another client has moved inline bytes of the file
+    /// meanwhile, metadata refuses this mount's next request for inline bytes, and the mount adopts
+    /// the new pattern ([`Self::follow_move`]).
     pub(crate) async fn confirm_move(&self, state: &Arc<InodeState>) -> Result<()> {
         let Some(UnconfirmedMove { generation, mark }) = state.unconfirmed_move() else {
             return Ok(());

@@ -166,7 +166,7 @@ impl Client {
         let pattern_generation = Some(generation);
         let written =
             report.map(|report| ClosingReport { extent: report.extent, pattern_generation });
-        // If the session is lost, the next one may not have this open, see `send_closes`.
+        // If the session is lost, the next session may not have this open, see `send_closes`.
         let is_open = || !file.is_stale();
         let result = if written.is_none() && file.inode.ending_inline().is_some() {
             // This request changes no times, unlike a report.

@@ -29,8 +29,8 @@ pub(crate) struct Inodes {
     parts: Vec<Mutex<HashMap<InodeId, Arc<InodeState>>>>,
     /// Closed inodes with unsynced writes, oldest first.
     closed: Mutex<VecDeque<Arc<InodeState>>>,
-    /// Number of changes by this mount to names of files whose inode this mount does not know,
-    /// because metadata's reply to the change did not contain the inode.
+    /// Number of changes by this mount to names of files without a known inode id, because
+    /// metadata's reply to the change did not contain the id.
     changes: AtomicU64,
     /// For each part of the table, the number of data changes of files that have no state in the
     /// table. A thread holds the mutex of the part while it reads or changes this number.
@@ -56,8 +56,8 @@ impl Inodes {
         f(&mut part.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Counts a change to a name of a file whose inode this mount does not know. The client calls
-    /// this function after metadata has acknowledged the change, and before the operation returns.
+    /// Counts a change to a name of a file without a known inode id. The client calls this function
+    /// after metadata has acknowledged the change, and before the operation returns.
     pub(crate) fn count_name_change(&self) {
         self.changes.fetch_add(1, Ordering::AcqRel);
     }

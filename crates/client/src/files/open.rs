@@ -29,8 +29,8 @@ pub struct Created {
 pub struct OpenedFile {
     /// The new handle of the file.
     pub handle: HandleId,
-    /// Whether the mount knows that the kernel's page cache of the file is still valid: no other
-    /// client has changed the file since this mount last opened it.
+    /// Whether the kernel's page cache of the file is certainly still valid: no other client has
+    /// changed the file since this mount last opened it.
     pub keep_cache: bool,
     /// Whether the attributes of the file that the mount last sent to the kernel are still valid.
     pub are_attributes_shown: bool,
@@ -334,10 +334,11 @@ impl Client {
         }
     }
 
-    /// Returns whether metadata must refuse to open the file if it has no name. This holds if no
-    /// program on this mount has the file open. If metadata refuses, the kernel has found the file
-    /// by a cached name that another mount has removed. The kernel looks up the name again after
-    /// the error. Without this check of metadata, a program would write to a file without a name.
+    /// Returns whether metadata must refuse to open the file if it has no name. Metadata must
+    /// refuse if no program on this mount has the file open. If metadata refuses, the kernel has
+    /// found the file by a cached name that another mount has removed. The kernel looks up the name
+    /// again after the error. Without this check of metadata, a program would write to a file
+    /// without a name.
     fn must_have_name(&self, inode: InodeId) -> bool {
         !self.mount().inodes.get(inode).is_some_and(|it| it.has_live_handles())
     }

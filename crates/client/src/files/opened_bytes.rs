@@ -103,7 +103,8 @@ pub(crate) struct OpenedBytesPolicy {
     /// How long reads may use the bytes after the open.
     max_age: Duration,
     /// Whether the kernel has lately read a file from the mount although the mount had sent the
-    /// same version before. This means that the kernel drops pages because it needs the memory.
+    /// same version before. Such a read means that the kernel drops pages because it needs the
+    /// memory.
     has_dropped_pages: AtomicBool,
 }
 

@@ -257,7 +257,7 @@ mod tests {
         let begin = |state: &Arc<InodeState>| state.begin_append(0..10);
         let wait = async |state: &Arc<InodeState>| {
             let next = state.begin_append(10..20);
-            // If the earlier part ended before this one began, this part need not wait.
+            // If the earlier part ended before this part began, this part need not wait.
             let has_earlier = next.before.is_some();
             assert_eq!(next.wait_for_turn().await.is_err(), has_earlier);
         };

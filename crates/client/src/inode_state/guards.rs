@@ -185,7 +185,7 @@ impl Drop for AloneGuard {
 pub struct WriteGuard(Arc<InodeState>);
 
 impl WriteGuard {
-    /// Begins another write while this write is in progress. The new guard may outlive this one.
+    /// Begins another write while this write is in progress. The new guard may outlive this guard.
     pub(crate) fn begin_another(&self) -> Self {
         self.0.with(|parts| parts.guards.begin_another_write());
         Self(Arc::clone(&self.0))
@@ -268,8 +268,8 @@ impl WriteGuard {
         self.0.with(|parts| parts.size.note_confirmed_write(end));
     }
 
-    /// Records that chunk files may now reach up to the offset `end`, even if the size of the file
-    /// is smaller.
+    /// Records that chunk files may reach up to the offset `end`, even if the size of the file is
+    /// smaller than `end`.
     pub fn note_reach(&self, end: u64) {
         self.0.with(|parts| parts.size.note_reach(end));
     }

@@ -11,7 +11,7 @@
 //! # Invariants
 //! - The marks are in strictly ascending order. There are at most [`MAX_INLINE_MARKS`] marks, of at
 //!   most [`MAX_STARTS`] starts of the target. Each mark has at least one write.
-//! - If a write is neither synced nor counted as lost, its own mark or a higher one of the same
+//! - If a write is neither synced nor counted as lost, its own mark or a higher mark of the same
 //!   start is in the table. The target has lost the write only if it has lost that mark too.
 
 use crate::limits::MAX_INLINE_MARKS;
@@ -92,7 +92,7 @@ impl InlineMarks {
     }
 
     /// Gives the writes of the oldest mark the next higher mark of the same start. If both marks
-    /// are lost, the mount cannot replace the writes of the lower one any more, so the next sync
+    /// are lost, the mount cannot replace the writes of the lower mark any more, so the next sync
     /// reports a loss. The oldest writes are usually durable.
     fn merge_oldest(&mut self) {
         let mut pairs = self.writes.iter().zip(self.writes.iter().skip(1));

@@ -213,7 +213,7 @@ impl InodeState {
     }
 
     /// Records that the inline component of the empty file has ended. A power loss of metadata may
-    /// still revert this. `mark` is the position of the change in the log of metadata.
+    /// still revert this end. `mark` is the position of the change in the log of metadata.
     pub(crate) fn empty_inline_ended(&self, generation: u32, mark: InlineMark) {
         self.with(|parts| parts.moves.unconfirmed = Some(UnconfirmedMove { generation, mark }));
         self.inline_moved(generation);

@@ -9,7 +9,7 @@
 //! All of the following must hold:
 //! - No request for a change of this mount has begun or ended since the client sent the request to
 //!   which metadata replied with the attributes. The request for a change may concern any file,
-//!   because the mount does not know the inodes of all its changes.
+//!   because the mount does not have the ids of all inodes that it has changed.
 //! - Metadata has received all writes of this mount to the file.
 //! - The mount has the file open, and it is not shared. So no other client writes to the file
 //!   without a notification to this mount.
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn reply_to_a_change_is_known_only_if_no_other_change_ran() {
+    fn attributes_in_a_reply_are_dropped_if_another_change_ran() {
         let requests = ChangeRequests::default();
         let state = known(&requests);
         let found = || state.known_attributes(requests.moment(NOW), SECOND);

@@ -86,9 +86,9 @@ pub(super) struct FileSize {
     /// Whether a write in this generation began beyond the end of the file, or an operation punched
     /// a hole.
     may_leave_holes: bool,
-    /// Offset up to which chunk files may reach although the size of the file is smaller. Failed
-    /// writes, allocations, and writes within the size of a shared file extend chunk files without
-    /// a change of the size.
+    /// Offset up to which chunk files may reach although the size of the file is smaller than this
+    /// offset. Failed writes, allocations, and writes within the size of a shared file extend chunk
+    /// files without a change of the size.
     reach: u64,
     /// Sequence number of this mount's last write to the file.
     writes: u64,
@@ -174,7 +174,8 @@ impl FileSize {
     }
 
     /// Raises the size in `attributes` to the end offset of this mount's furthest write, if this
-    /// offset is larger. Does nothing if the attributes are from a newer truncate generation.
+    /// offset is larger than the size. Does nothing if the attributes are from a newer truncate
+    /// generation.
     pub(super) fn merge_into(&self, attributes: &mut Attributes) {
         if attributes.truncate_generation <= self.truncate_generation {
             attributes.size = attributes.size.max(self.written_end);
@@ -297,8 +298,8 @@ impl FileSize {
         self.debug_check();
     }
 
-    /// Records that chunk files may now reach up to the offset `end`, even if the size of the file
-    /// is smaller.
+    /// Records that chunk files may reach up to the offset `end`, even if the size of the file is
+    /// smaller than `end`.
     pub(super) fn note_reach(&mut self, end: u64) {
         self.count_move();
         self.reach = self.reach.max(end);

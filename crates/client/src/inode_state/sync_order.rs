@@ -25,8 +25,8 @@ pub(crate) enum SyncOrder {
 /// Numbers of changes to names and attributes that this mount had made at some moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ChangeCount {
-    /// Number of changes to names of files whose inode this mount does not know, because metadata's
-    /// reply to the change did not contain the inode.
+    /// Number of changes to names of files without a known inode id, because metadata's reply to
+    /// the change did not contain the id.
     of_mount: u64,
     /// Number of changes to names and attributes of this file.
     of_file: u64,
@@ -49,7 +49,7 @@ impl Settled {
     }
 
     /// Returns the number of changes until now. `of_mount` is the number of changes to names of
-    /// files whose inode the mount does not know.
+    /// files without a known inode id.
     pub(super) fn changes(&self, of_mount: u64) -> ChangeCount {
         ChangeCount { of_mount, of_file: self.of_file }
     }

@@ -350,7 +350,7 @@ fn inline_write_needs_no_report() {
 }
 
 #[test]
-fn inline_write_stays_unsynced_until_a_sync_covers_it() {
+fn inline_write_stays_unsynced_until_a_sync_includes_the_write() {
     let state = opened(0);
     for (start, record) in [(2, 30), (1, 9), (2, 20), (1, 11)] {
         state.inline_written(mark(start, record));

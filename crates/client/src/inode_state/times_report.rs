@@ -82,7 +82,7 @@ mod tests {
         assert!(report.plan() && report.begin());
     }
 
-    /// Metadata replies to the first report after the second one was due.
+    /// Metadata replies to the first report after the second report was due.
     #[test]
     fn change_of_times_waits_for_each_report_in_progress() {
         let mut report = TimesReport::default();

@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn sync_makes_only_the_writes_before_it_durable() {
+    fn sync_makes_only_earlier_writes_durable() {
         let mut unsynced = UnsyncedWrites::default();
         let host = HostIncarnation::new(1);
         unsynced.chunk_written(key(0), GROUP, host, 1);
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn durable_write_makes_only_the_writes_before_it_durable() {
+    fn durable_write_makes_only_earlier_writes_durable() {
         let mut unsynced = UnsyncedWrites::default();
         let (host, next) = (HostIncarnation::new(1), HostIncarnation::new(2));
         let durable = |unsynced: &mut UnsyncedWrites, host, number, before| {
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn mount_knows_chunk_files_synced_since_the_last_truncation() {
+    fn mount_lists_chunk_files_synced_since_the_last_truncation() {
         let mut unsynced = UnsyncedWrites::default();
         unsynced.chunk_exists(key(0), 3);
         unsynced.recorded(&[key(1)], 3);

@@ -47,8 +47,8 @@ pub enum LockOutcome {
     Refused,
     /// Metadata granted the lock or unlocked the range.
     Granted {
-        /// Whether the mount knows that the kernel's page cache of the file is still valid: no
-        /// other client has changed the file since this mount last opened or locked it.
+        /// Whether the kernel's page cache of the file is certainly still valid: no other client
+        /// has changed the file since this mount last opened or locked it.
         keep_cache: bool,
         /// Whether the attributes of the file that the mount last sent to the kernel are still
         /// valid.
@@ -183,8 +183,8 @@ impl Locks for Client {
             file.inode.set_locked();
             let locked = client.set_in_turn(&file, handle, &turn, &lock, wait).await?;
             // Metadata may have granted the new lock in a newer session than the earlier locks of
-            // this handle. In this case the earlier locks were lost with their session, and this
-            // check fails.
+            // this handle. Then the earlier locks were lost with their session, and this check
+            // fails.
             file.check_live()?;
             Ok(locked)
         };

@@ -32,11 +32,11 @@ pub trait Directories {
     /// Returns `Stale` if the directory or its parent was removed.
     fn parent(&self, directory: InodeId) -> impl Future<Output = Result<Attributes>>;
 
-    /// Begins to list a directory. Returns `true` if the mount knows that the kernel's cached
-    /// listing is still valid: the directory has not changed since the kernel read the listing. If
-    /// this mount sent a change of the directory less than `max_age` ago, uses the attributes in
-    /// the reply to this change. This function opens the root even while metadata does not reply,
-    /// since `df` opens the mount point.
+    /// Begins to list a directory. Returns `true` if the kernel's cached listing is certainly still
+    /// valid: the directory has not changed since the kernel read the listing. If this mount sent a
+    /// change of the directory less than `max_age` ago, uses the attributes in the reply to this
+    /// change. This function opens the root even while metadata does not reply, since `df` opens
+    /// the mount point.
     ///
     /// The kernel may use the entries of its listing for `max_age`. After that time, this function
     /// returns `false` for a directory whose listing fits into one reply, so that the kernel gets

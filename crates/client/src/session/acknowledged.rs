@@ -10,9 +10,9 @@
 //! - A change is removed from the list only if the target has synced it, or after a comparison. A
 //!   lost change is removed only after its replay has succeeded or failed. After a success, it is
 //!   in the list again.
-//! - Each attempt to send a change contains the start number of the target as the client knows it.
-//!   The client has compared the list with the slots that the target had after this start, and then
-//!   checks whether the change concerns inodes with reverted changes.
+//! - Each attempt to send a change contains the start number of the target that the client has
+//!   received last. The client has compared the list with the slots that the target had after this
+//!   start, and then checks whether the change concerns inodes with reverted changes.
 //! - The list has only changes that were sent after the newest comparison, and replayed changes. If
 //!   the reply to an earlier change arrives later, the comparison has shown whether it is lost.
 //! - While a replay runs, the mount sends no other change to the group.
@@ -80,8 +80,8 @@ struct Kept {
     session: SessionId,
     /// The start number of the target when the session was opened, or at the newest comparison.
     start: u64,
-    /// For each slot, the sequence of the slot's last request that is durable at the target, as far
-    /// as the client knows: at the newest comparison or at a later sync.
+    /// For each slot, the sequence of the slot's last request that is durable at the target
+    /// according to the newest comparison or a later sync.
     executed: HashMap<u32, u64>,
     changes: VecDeque<Change>,
     /// Time at which the reply to the newest change arrived.
@@ -239,7 +239,7 @@ pub(crate) enum Acknowledged {
 /// The result of a comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Compared {
-    /// Another thread has already compared the list after this start or a newer one, or is
+    /// Another thread has already compared the list after this start or a newer start, or is
     /// replaying changes.
     Before,
     /// This is the first comparison after the start. The caller must begin a replay.
@@ -381,7 +381,7 @@ impl AcknowledgedChanges {
     /// proportion to the removed changes.
     pub(crate) fn synced(&self, group: GroupId, attempt: Attempt) {
         let synced = self.of(group, attempt.session, |kept| kept.take_synced(attempt.next));
-        // The mutex is free again, so no other thread waits while this one frees the requests.
+        // The mutex is free again, so no other thread waits while this thread frees the requests.
         drop(synced);
     }
 

@@ -5,10 +5,10 @@
 //! copy of each change would cost an inline write of 16 KiB one more copy of its bytes.
 //!
 //! # Requests that are not replayed
-//! - Truncations: a second one would remove bytes that programs have written since the first one.
-//!   The open of an `open` with `O_TRUNC` is replayed, without the truncation. If the file then has
-//!   bytes, its truncation is lost. If it has none, the target gives it the truncate generation of
-//!   the lost truncation, which later requests of all clients for the file name.
+//! - Truncations: a second truncation would remove bytes that programs have written since the first
+//!   truncation. The open of an `open` with `O_TRUNC` is replayed, without the truncation. If the
+//!   file then has bytes, its truncation is lost. If it has none, the target gives it the truncate
+//!   generation of the lost truncation, which later requests of all clients for the file name.
 //! - `SetPattern` and `RemoveInline`: the target would choose other places for the bytes.
 //! - Locks, which `restore_locks` restores.
 

@@ -74,8 +74,8 @@ impl Client {
         id: SessionId,
     ) -> Result<Rc<ThreadSession>> {
         let mut session = self.session(group).await?;
-        // Forget only a replaced session. This thread's range of the current one has the sequences
-        // of its slots.
+        // Forget only a replaced session. This thread's range of the current session has the
+        // sequences of its slots.
         if session.id != id && !self.mount().sessions.is_current(group, session.id) {
             self.0.forget_session(group, session.id);
             session = self.session(group).await?;
@@ -144,8 +144,9 @@ impl Client {
         mount.sessions.await_renewal(group).await;
     }
 
-    /// Repeats the renewal of the session `id`, because an earlier renewal has failed. Without it,
-    /// the group would not have the open files of the lost session in the new one.
+    /// Repeats the renewal of the session `id`, because an earlier renewal has failed. Without this
+    /// repetition, the files that were open in the lost session would not be open in the new
+    /// session.
     ///
     /// # Errors
     /// Returns the error if the group refuses to open a session again.
@@ -237,8 +238,9 @@ impl Client {
                 task.await?;
             }
         }
-        // If another thread has replaced this session meanwhile, this thread may use the newer one
-        // already. Only its range of that session has the sequences of the slots, so keep it.
+        // If another thread has replaced this session meanwhile, this thread may use the newer
+        // session already. Only its range of that session has the sequences of the slots, so keep
+        // it.
         if mount.sessions.is_current(group, id) {
             self.0.sessions.borrow_mut().insert(group, session);
         }

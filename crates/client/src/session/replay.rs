@@ -72,7 +72,7 @@ impl Replayed {
     /// case: the change writes bytes of a file that a skipped change concerns, or reports the size
     /// of this file. For example, a size reported after a lost truncation would show zeros in place
     /// of bytes. Second case: the change removes a name after a skipped change of names. This name
-    /// may be the last name of a file, because the skipped change has created the other one. After
+    /// may be the last name of a file, because the skipped change has created the other name. After
     /// a change that the target itself has refused, the target makes this check for all clients,
     /// but only until it starts again.
     fn depends_on_skipped(&self, change: &Replay) -> bool {

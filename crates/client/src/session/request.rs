@@ -10,10 +10,10 @@
 //!
 //! # Hazard: a reply that arrives after the loss of its session
 //! While a reply is on its way to one thread, another thread may replace the session. The renewal
-//! does not know the open or lock in this reply, so the next session does not have it, and an
-//! eviction does not fence its handle. A close in this reply has ended an open of the lost session,
-//! and not the one in the next session. So the client repeats requests whose effects end with the
-//! session.
+//! does not include the open or lock in this reply, so the next session does not have this open or
+//! lock, and an eviction does not fence its handle. A close in this reply has ended an open of the
+//! lost session, and not the one in the next session. So the client repeats requests whose effects
+//! end with the session.
 
 use crate::client::{Client, Worker};
 use crate::driven::drive;

@@ -16,7 +16,7 @@ pub(crate) struct ThreadSession {
     pub(crate) group: GroupId,
     /// Index of this range's first slot in the session.
     first: u32,
-    /// Free slots, as indexes into this range. Used as a stack.
+    /// Indexes of the free slots, counted from `first`. Used as a stack.
     free: RefCell<Vec<u32>>,
     /// Sequence of the last request in each slot of this range; zero before the first request.
     sequences: RefCell<Vec<u64>>,

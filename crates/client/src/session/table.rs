@@ -33,7 +33,8 @@ struct GroupSession {
     confirmed_at: Duration,
     is_renewing: bool,
     /// The client id of the lost session that this session replaces, until all its files are open
-    /// again. If several sessions were lost before that, the client id of the first of them.
+    /// again. If several sessions were lost one after the other, the client id of the first of
+    /// these sessions.
     replaces: Option<NodeId>,
     /// Whether a task restores the opens that the group's target has lost.
     is_restoring: bool,

@@ -232,7 +232,7 @@ impl Client {
     /// wait for a mount whose own renewal waits for this acknowledgement.
     ///
     /// # Errors
-    /// Returns `TimedOut` if the renewal takes longer.
+    /// Returns `TimedOut` if the renewal takes longer than this time.
     async fn wait_for_renewal(&self, state: &InodeState) -> Result<()> {
         let group = self.group_of(state.id)?;
         let renewed = self.mount().sessions.await_renewal(group);

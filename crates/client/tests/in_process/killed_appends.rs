@@ -60,7 +60,7 @@ fn killed_append_releases_the_buffer_of_its_program() {
 
 /// docs/semantics.md 2.9. The kernel has the end of the file from before the killed append.
 #[test]
-fn append_goes_behind_the_append_of_a_killed_program() {
+fn append_waits_for_the_append_of_a_killed_program() {
     with_client(|fake, client| async move {
         let (_, handle) = killed_append(&fake, &client, &line()).await;
         let writes = fake.count::<WriteChunk>();
@@ -85,7 +85,7 @@ fn append_goes_behind_the_append_of_a_killed_program() {
 /// docs/semantics.md 2.5, 3.6: a stopped storage target could otherwise execute the zeros after the
 /// later write.
 #[test]
-fn write_goes_behind_the_zeros_of_a_killed_write() {
+fn write_waits_for_the_zeros_of_a_killed_write() {
     with_client(|fake, client| async move {
         let (_, handle) = create_with(&client, "a", &[1; 1000]).await;
         let is_full = |fake: &FakeCluster, is_full| {
@@ -199,7 +199,7 @@ fn locks_of_a_killed_program_end_after_its_write() {
 /// Hole H137 in `docs/tests/holes.md`. docs/semantics.md 6.3: two processes have the same open file
 /// description with its lock, and one of them is killed while it writes.
 #[test]
-fn unlock_and_write_go_behind_the_write_of_a_killed_program() {
+fn unlock_and_write_wait_for_the_write_of_a_killed_program() {
     with_client(|fake, client| async move {
         let locks = |fake: &FakeCluster| fake.with_metadata(1, |metadata| metadata.lock_count());
         let (_, handle) = create_with(&client, "data", &[1; 1000]).await;

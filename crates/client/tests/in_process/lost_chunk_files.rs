@@ -77,7 +77,7 @@ fn lost_chunk_file_that_was_never_synced_reads_as_zeros() {
 
 /// docs/semantics.md 3.5: the sync of a missing chunk file succeeds on storage.
 #[test]
-fn fsync_reports_a_chunk_file_that_is_lost_before_it() {
+fn fsync_reports_a_chunk_file_lost_before_the_fsync() {
     with_client(|fake, client| async move {
         let (inode, handle) = create_with(&client, "a", &bytes(250_000)).await;
         lose_second_chunk(&fake, inode);

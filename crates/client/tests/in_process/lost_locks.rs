@@ -35,7 +35,7 @@ fn lost_lock_is_set_again_after_a_power_loss() {
 
 /// docs/semantics.md 6.8: another client gets the lock before the mount sets it again.
 #[test]
-fn handle_of_a_lost_lock_fails_if_another_client_has_it() {
+fn handle_of_a_lost_lock_fails_if_another_client_has_the_lock() {
     with_client(|fake, client| async move {
         let (inode, handle) = create_with(&client, "a", b"bytes").await;
         let unlocked = client.open(inode, OpenMode::Write, false).await.unwrap().handle;

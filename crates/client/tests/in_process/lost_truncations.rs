@@ -50,7 +50,7 @@ fn write_after_a_lost_truncation_by_an_open_is_not_replayed() {
 
 /// Hole H93 (docs/tests/holes.md). The target repeats the open, and starts again before it replies.
 #[test]
-fn truncation_by_an_open_is_lost_even_without_a_reply_to_it() {
+fn lost_truncation_is_reported_if_its_replay_got_no_reply() {
     with_client(|fake, client| async move {
         let (inode, truncated, before) = truncated_by_open(&fake, &client).await;
         fake.state.borrow_mut().start_again_after = Some((Replay::ID, None));

@@ -262,7 +262,7 @@ fn fsync_fails_if_an_inline_component_end_was_reverted() {
 /// docs/semantics.md 3.5: a power loss has reverted the end of the component. Another mount has
 /// then written inline bytes, and has moved them over the bytes of this mount.
 #[test]
-fn fsync_detects_a_reverted_end_that_another_client_repeated() {
+fn fsync_detects_a_reverted_inline_end_another_client_repeated() {
     with_client(|fake, client| async move {
         let (_, handle) = opened_empty(&fake, &client).await;
         write(&client, handle, 0, &bytes(LEN)).await;

@@ -42,7 +42,7 @@ fn attributes_come_from_the_group_of_the_shard_of_the_inode() {
 /// docs/semantics.md 1.4. Another client replaces the file between the two requests of a lookup:
 /// the name and the inode are at different metadata targets.
 #[test]
-fn lookup_finds_the_next_file_of_a_replaced_name() {
+fn lookup_finds_the_new_file_of_a_replaced_name() {
     with_client(|fake, client| async move {
         let [here, there] = METADATA_GROUPS;
         let set_name = |fake: &FakeCluster, inode| {

@@ -178,7 +178,7 @@ fn request_in_flight_at_a_kill_of_metadata_gets_its_reply() {
 /// The client sends the unlink before it has received the target's new start number. The client
 /// compares the slots before the target processes the unlink.
 #[test]
-fn unlink_sent_before_the_client_knows_of_a_loss_is_refused() {
+fn unlink_sent_before_the_client_detects_a_loss_is_refused() {
     with_client(|fake, client| async move {
         let (inode, _) = create(&client, "a").await;
         let before = fake.metadata_state();

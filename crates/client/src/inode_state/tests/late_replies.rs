@@ -1,5 +1,6 @@
 //! Replies to reports that arrive after the reply to a later truncation. Two programs of a mount
-//! cause this: one calls `stat`, which reports the writes, and the other truncates the file.
+//! cause this: the first program calls `stat`, which reports the writes, and the second program
+//! truncates the file.
 
 use super::{NOW, attributes, opened, write};
 use crate::inode_state::ReportLoss;

@@ -195,7 +195,7 @@ fn slot_reply_of_an_older_start_declares_no_change_lost() {
 }
 
 #[test]
-fn client_knows_which_requests_a_restarted_target_has_executed() {
+fn client_detects_which_requests_a_restarted_target_executed() {
     let changes = opened();
     assert!(!changes.was_executed(GROUP, SESSION, (0, 1)));
     changes.lost(2, &[(0, 1), (1, 4)]);
@@ -330,7 +330,7 @@ fn end_of_a_replay_wakes_tasks_of_other_threads() {
 }
 
 /// An unmount ends the thread of the replay after the first change was refused, and while the
-/// second one is on its way.
+/// request for the second change is in flight.
 #[test]
 fn interrupted_replay_is_continued_by_one_other_thread() {
     let changes = Arc::new(opened());
