@@ -28,7 +28,7 @@
 //! begins an undecided epoch, in which all members serve according to the map and none of them
 //! leads. Each member reports the end of its log and the last state of the group that it has
 //! recorded. Management then chooses the primary ([`crate::losses`]). Any other change in an
-//! undecided epoch begins another undecided one. Otherwise a member that an administrator leaves
+//! undecided epoch begins another undecided epoch. Otherwise a member that an administrator leaves
 //! alone would lead without a comparison.
 //!
 //! # Hazard: late requests to mark a member as in sync
@@ -45,8 +45,8 @@ use skep_types::{
     Epoch, Error, ErrorCode, Group, GroupId, GroupMember, MemberState, Result, TargetId, TargetKind,
 };
 
-/// Distance between two undecided epochs. A group skips at most this number of epochs when
-/// management's directory is restored from a backup.
+/// Distance between two epochs in which no member may lead ([`is_undecided`]). A group skips at
+/// most this number of epochs when management's directory is restored from a backup.
 const SKIPPED_EPOCHS: u64 = 1 << 32;
 /// Maximum epoch that a member reports: half of all epochs. So reports of a faulty member never use
 /// up the epochs of a group.
@@ -166,7 +166,7 @@ pub fn apply(group: &Group, change: &GroupChange) -> Result<Group> {
     let mut next = group.clone();
     let target = change.target;
     // The drop or removal of a member that does not serve begins an epoch too, because the new
-    // epoch revokes all requests of the old one.
+    // epoch revokes all requests of the old epoch.
     let mut begins_epoch = matches!(change.change, MemberChange::Drop | MemberChange::Remove);
     match change.change {
         // A member that does not serve counts as dropped by an administrator. The comparison of the
@@ -194,7 +194,8 @@ pub fn apply(group: &Group, change: &GroupChange) -> Result<Group> {
             set_state(&mut next, group.primary, MemberState::Waiting);
             next.primary = target;
         }
-        // In an undecided epoch, this change chooses the primary, also the present one.
+        // In an undecided epoch, this change chooses the primary. The present primary can be chosen
+        // too.
         MemberChange::HandOver if is_undecided(group.epoch) => {
             expect_state(group, target, true)?;
             next.primary = target;

@@ -190,7 +190,7 @@ mod tests {
 
     /// The backup of management is older than the addition of target 3, which served last.
     #[test]
-    fn group_waits_for_members_that_only_records_name() {
+    fn group_waits_for_members_named_only_in_member_reports() {
         let of_two = groups::create(GroupId::new(1), TargetKind::Metadata, &TARGETS[..2]).unwrap();
         let group = groups::reopen(&of_two, Epoch::default(), &[]);
         let one = (1, report((4, &[1, 2]), 90));
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn member_dropped_by_an_administrator_is_not_waited_for() {
+    fn group_does_not_wait_for_a_member_dropped_by_a_command() {
         let of_two = groups::create(GroupId::new(1), TargetKind::Metadata, &TARGETS[..2]).unwrap();
         let group = groups::reopen(&of_two, Epoch::default(), &[]);
         let one = (1, report((4, &[1, 2]), 90));

@@ -403,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn new_leader_knows_no_times_of_earlier_heartbeats() {
+    fn new_leader_has_no_times_of_earlier_heartbeats() {
         let (state, soft, server, client) = in_contact();
         let mut last = state.map().clone();
         soft.overlay(&mut last);

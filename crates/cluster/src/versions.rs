@@ -2,7 +2,7 @@
 //!
 //! A version is `starts << 40 | count`. `starts` counts the `Start` commands in management's log. A
 //! leader of management proposes a `Start` before it publishes maps, so the number of starts is
-//! durable, and no two leaderships have the same one. `count` is zero for the first map of a
+//! durable, and no two leaderships have the same number. `count` is zero for the first map of a
 //! leadership, and one higher for each later map. So two maps never share a version, although
 //! management logs no version. Every map of a leader has a higher version than all maps of earlier
 //! leaders. A leader may be suspended and continue after another member has begun to lead. All
@@ -35,7 +35,7 @@ impl VersionSequence {
     ///
     /// # Panics
     /// Panics if `starts` is lower than at an earlier call, or if no version is left. In both cases
-    /// the next version would not be higher than the last one.
+    /// the next version would not be higher than the last version.
     pub fn next(&mut self, starts: u64) -> MapVersion {
         assert!(starts <= MAX_STARTS, "fewer than sixteen million starts");
         let next = (self.last.raw() + 1).max(starts << COUNT_BITS);

@@ -201,10 +201,10 @@ fn reopened_group_has_all_needed_members_and_a_higher_epoch() {
     assert_eq!(wild.code(), ErrorCode::LimitReached);
 }
 
-/// A member that is alone after an administrator has dropped the others must not lead before its
-/// log was compared.
+/// A member that is alone after an administrator has dropped all other members must not lead before
+/// management has compared its log.
 #[test]
-fn only_the_choice_of_a_primary_decides_a_restored_group() {
+fn no_member_leads_a_restored_group_until_one_is_chosen() {
     let restored = reopen(&group(), Epoch::default(), &[]);
     let late = TargetId::new(9);
     assert_eq!(refused(&restored, MemberChange::Add, late), ErrorCode::NotPermitted);

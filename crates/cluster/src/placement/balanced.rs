@@ -3,9 +3,9 @@
 //! The numbers of groups that any two servers provide for a file differ by at most one, unless one
 //! of the two servers has too few groups. A study of two servers with four targets each shows why.
 //! With random placement, a file on four targets may get one target of one server and three targets
-//! of the other. Such a file has only two thirds of the bandwidth of a file with two targets on
-//! each server. The policy chooses the servers that provide one more group than the others. If
-//! there are failure domains, it makes the numbers of groups per domain even, too
+//! of the other server. Such a file has only two thirds of the bandwidth of a file with two targets
+//! on each server. The policy chooses the servers that provide one more group than the other
+//! servers. If there are failure domains, it makes the numbers of groups per domain even, too
 //! ([`super::domains`]). Groups with more free space are chosen more often. The stripe order
 //! alternates between servers. The first group differs from file to file, because small files are
 //! stored on the first group only.
@@ -105,7 +105,7 @@ impl Tier {
             sample(sums, Draw { seed, step: STEP_GROUP, salt }, slots);
             end += usize::from(*share);
         }
-        // The stripe order takes one group from each server, then a second one from each server,
+        // The stripe order takes one group from each server, then a second group from each server,
         // and so on. The first server differs from file to file.
         let turn = Draw { seed, step: STEP_FIRST_SERVER, salt: 0 }.point(0);
         let first = scale(turn, shares.len() as u64) as usize;

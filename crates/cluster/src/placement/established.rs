@@ -72,7 +72,8 @@ impl Candidates {
 
     /// Chooses the groups that follow the last chosen one. The cursor starts at the first group, so
     /// the first file begins with the second group. On two servers with four targets each, every
-    /// file of four targets therefore gets one target from one server and three from the other.
+    /// file of four targets therefore gets one target from one server and three targets from the
+    /// other server.
     fn next_in_turn(&self, count: usize, cursor: &mut Cursor, chosen: &mut Vec<GroupId>) {
         let len = self.ring.len();
         let last = cursor.0.unwrap_or(self.ring[0]);

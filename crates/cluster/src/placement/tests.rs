@@ -131,7 +131,7 @@ fn groups_with_more_free_space_are_chosen_more_often() {
 }
 
 #[test]
-fn worse_capacity_pools_are_used_only_without_better_ones() {
+fn lower_capacity_pool_is_used_only_without_a_better_pool() {
     let mut map = map(&[2, 2]);
     map.targets[0].capacity_pool = CapacityPool::Low;
     map.targets[1].capacity_pool = CapacityPool::Emergency;
@@ -169,7 +169,7 @@ fn targets_that_refuse_writes_get_no_new_files() {
 }
 
 #[test]
-fn closed_targets_get_no_new_files_even_if_no_other_exists() {
+fn closed_targets_get_no_new_files_even_if_all_are_closed() {
     let mut map = map(&[2]);
     let group = |map: &ClusterMap, index: usize| map.group_of(map.targets[index].id).unwrap().id;
     map.targets[0].health.condition = Condition::Closed;

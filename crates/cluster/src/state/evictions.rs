@@ -116,7 +116,7 @@ mod tests {
     /// Older versions of the program stored no evictions, server names or skipped ids, so their
     /// snapshots end where one of these lists would begin.
     #[test]
-    fn old_snapshots_without_the_last_lists_are_read() {
+    fn snapshots_of_older_versions_without_new_lists_are_read() {
         let mut state = cluster();
         register(&mut state);
         state.apply(&server(TargetKind::Storage, 1, &[])).unwrap();

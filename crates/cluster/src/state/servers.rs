@@ -240,7 +240,8 @@ impl Durable {
 
     /// Makes a storage target the only member of its former group, which was created after the
     /// backup of a restored management. The bytes of the target's files belong to this group.
-    /// Changes nothing if the target is in a group, or if the group cannot be its former one.
+    /// Changes nothing if the target is in a group, or if the group cannot be the former group of
+    /// the target.
     pub(super) fn return_to_group(
         &mut self,
         target: TargetId,

@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn skipped_ids_are_known_until_their_removal() {
+    fn skipped_ids_are_listed_until_their_removal() {
         let mut skipped = SkippedIds::default();
         skipped.skip([5, 2, 2], [10, 8, 2]);
         skipped.skip([10, 9, 2], [20, 12, 2]);

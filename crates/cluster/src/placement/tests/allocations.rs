@@ -201,7 +201,7 @@ fn choosers_use_a_target_again_after_its_return() {
         assert_eq!(uses.len(), 8, "{word}: {uses:?}");
         assert!(uses.values().all(|uses| *uses >= 40), "{word}: {uses:?}");
     }
-    // The requested number of targets exceeds the number of fit targets. In this case the
+    // If the requested number of targets exceeds the number of targets in the fittest tier, the
     // established choosers use only the fittest tier, and the balanced policy also uses the next
     // tier.
     let len = |(chooser, _)| maps[1].choose(chooser, 8, 1, &mut Cursor::default()).len();
