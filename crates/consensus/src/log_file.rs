@@ -57,7 +57,7 @@ pub(crate) struct LogContents {
     /// The member to which the log belongs.
     pub(crate) member: u64,
     /// Position of the last entry that a snapshot has replaced. `None` means that all entries since
-    /// the first one are in the file.
+    /// the first entry are in the file.
     pub(crate) removed: Option<LogPosition>,
     /// The entries after `removed`.
     pub(crate) entries: Vec<LogEntry>,

@@ -19,7 +19,7 @@ pub struct StoredState<S> {
     /// The last entry whose effect `machine` contains. Index zero means that the member has no
     /// entries.
     pub last: LogPosition,
-    /// Number of entries after the snapshot. The newest of these entries are possibly not
+    /// Number of log entries after the snapshot. The newest entries of the log are possibly not
     /// committed.
     pub entries: usize,
     /// The voters after the newest change of the members, in ascending order.

@@ -258,7 +258,7 @@ fn isolated_leader_confirms_nothing_and_loses_its_proposal() {
 }
 
 #[test]
-fn command_is_acknowledged_only_after_two_of_three_stored_it() {
+fn command_is_acknowledged_after_two_of_three_members_have_it() {
     run(async {
         let group = Group::of_three().await;
         group.kill(3).await;
