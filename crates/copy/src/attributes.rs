@@ -213,9 +213,10 @@ fn extended(source: &File, destination: &File, is_clean: bool) -> Result<(), Fai
     Ok(())
 }
 
-/// Whether a copy has the extended attributes that it should get from its source, and no others.
-/// Ignores attributes that are never copied. Attributes that only the copy has must not stay, since
-/// an old access control list or capability may give rights that the source does not give.
+/// Whether a copy has the extended attributes that it should get from its source, and no other
+/// extended attributes. Ignores attributes that are never copied. Attributes that only the copy has
+/// must not stay, since an old access control list or capability may give rights that the source
+/// does not give.
 pub(crate) fn are_extended_equal(source: &File, copy: &File) -> Result<bool, Failure> {
     let list = |file: &File| {
         let mut names = names(file).map_err(Failure::of("list extended attributes"))?;
@@ -279,8 +280,8 @@ pub(crate) fn clear(copy: &File) -> Result<(), Failure> {
 
 /// Whether new entries inherit an access control list from a directory.
 pub(crate) fn gives_lists(directory: &File) -> bool {
-    // If the call fails for any other reason, assume that the directory has a default list. This is
-    // safe, because the caller checks each new entry.
+    // If the call fails for any other reason, assume that the directory has a default list. This
+    // assumption is safe, because the caller checks each new entry.
     let found = fgetxattr(directory, "system.posix_acl_default", &mut [0_u8; 0]);
     !matches!(found, Err(Errno::NODATA | Errno::OPNOTSUPP))
 }

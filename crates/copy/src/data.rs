@@ -48,8 +48,8 @@ fn next_data(file: &File, range: &Range<u64>) -> io::Result<Option<Range<u64>>> 
     }
     let start = match seek(file, SeekFrom::Data(range.start)) {
         Ok(start) => start,
-        // There is only a hole, or the source has become shorter. The caller notices a shorter
-        // source when it compares the version of the source.
+        // There is only a hole, or the source has become shorter than the range. The caller notices
+        // a shorter source when it compares the version of the source.
         Err(Errno::NXIO) => return Ok(None),
         // The file system cannot report holes.
         Err(Errno::INVAL | Errno::OPNOTSUPP | Errno::NOSYS) => range.start,

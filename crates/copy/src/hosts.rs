@@ -19,7 +19,7 @@
 //!
 //! The invariants concern several processes over time, so no function here can check them.
 //!
-//! Held by the tests `share_of_a_lost_host_is_copied_by_another`,
+//! Held by the tests `share_of_a_lost_host_is_copied_by_another_host`,
 //! `hosts_copy_their_shares_after_prepare_and_before_finish` and
 //! `copy_by_hosts_to_a_full_destination_skips_the_finish_part`. No test waits for the end of a
 //! lease.
@@ -223,7 +223,7 @@ impl Run<'_> {
     }
 
     /// Runs a part on the first host that has not failed. If this host fails too, tries the next
-    /// one.
+    /// host.
     fn alone(&mut self, part: Part) -> Result<Outcome> {
         while let Some(host) = self.alive().first().copied() {
             let end = self.round(&[(host, part)]).pop();

@@ -230,8 +230,8 @@ impl Large {
         Ok(())
     }
 
-    /// Fails if the source has another version now. In this case also removes the pieces, because
-    /// no later run can use them.
+    /// If the source has another version now, removes the pieces, because no later run can use
+    /// them, and fails.
     fn expect_unchanged(&self) -> Result<(), Failure> {
         let result = expect_unchanged(&self.source, self.version);
         if result.is_err() {

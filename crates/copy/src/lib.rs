@@ -32,7 +32,7 @@
 //!
 //! The invariants concern file systems that other programs change, so no function can check them.
 //!
-//! Held by the tests `copy_does_not_read_a_file_that_replaced_the_one_it_listed`,
+//! Held by the tests `copy_does_not_read_a_file_that_replaced_the_listed_file`,
 //! `source_that_changes_during_the_copy_is_reported`,
 //! `killed_copy_continues_with_the_missing_pieces` and
 //! `symlinks_at_the_destination_are_not_followed`.

@@ -84,7 +84,7 @@ pub fn is_temporary(name: &OsStr) -> bool {
 }
 
 /// Returns the names of the incomplete copy of a large file and of its list of finished pieces.
-/// Both are in the directory of the copy. The names depend only on the name of the copy, so a
+/// Both files are in the directory of the copy. The names depend only on the name of the copy, so a
 /// second run finds both files.
 pub fn partial_names(name: &OsStr) -> (OsString, OsString) {
     let begin = reserved_names(name);

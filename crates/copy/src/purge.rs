@@ -19,9 +19,10 @@
 //!   files.
 //!
 //! The first two invariants concern a file system that other programs change, so no function can
-//! check them. The last one follows from the limits in `walk`, and no test measures the memory.
+//! check them. The last invariant follows from the limits in `walk`, and no test measures the
+//! memory.
 //!
-//! Held by the tests `purge_keeps_a_file_that_replaced_the_checked_one`,
+//! Held by the tests `purge_keeps_a_file_that_replaced_the_checked_file`,
 //! `directory_swapped_for_a_link_after_the_listing_is_not_opened` and
 //! `purge_follows_no_symlinks_and_enters_no_mounts`.
 

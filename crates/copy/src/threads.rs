@@ -1,7 +1,7 @@
 //! The threads of a walk over a tree, and their queue of work.
 //!
 //! Threads take the newest unit of work first. So they finish a directory before they open the next
-//! one beside it, few directories are open at the same time, and the queue stays short.
+//! directory beside it, few directories are open at the same time, and the queue stays short.
 
 use std::sync::{Condvar, Mutex};
 use std::time::{Duration, Instant};

@@ -75,7 +75,7 @@ fn hosts_copy_their_shares_after_prepare_and_before_finish() {
 }
 
 #[test]
-fn share_of_a_lost_host_is_copied_by_another() {
+fn share_of_a_lost_host_is_copied_by_another_host() {
     // The host that has run the first part fails later, while it copies a share.
     let (result, log) = run(&["a", "b"], &|host, part| match (host, part) {
         ("a", Part::Share(_)) => fails("killed"),
@@ -145,8 +145,8 @@ fn copy_by_hosts_to_a_full_destination_skips_the_finish_part() {
 
 #[test]
 fn coordinator_sends_heartbeat_lines_until_the_process_ends() {
-    // The command ends when it has read two lines. The coordinator writes the first immediately,
-    // and the second after `HEARTBEAT`.
+    // The command ends when it has read two lines. The coordinator writes the first line
+    // immediately, and the second line after `HEARTBEAT`.
     let mut reads = Command::new("sh");
     let text = serde_json::to_string(&ended(7, 0)).unwrap();
     reads.args(["-c", "read one; read two; echo \"$1\"", "sh", &text]);

@@ -23,7 +23,7 @@ pub(super) struct Top<'a> {
     /// The identity of this copy in its notes. Another copy to the same place may be in progress,
     /// so only notes with this identity are notes of earlier runs.
     pub(super) copy: String,
-    /// The wanted length of the parts of a large file.
+    /// The requested length of the parts of a large file.
     pub(super) part: u64,
     /// Device number of the file system that contains the source.
     pub(super) device: u64,

@@ -23,7 +23,7 @@ pub(super) enum Step {
     GoesOn,
     /// The unit has ended, and other units still run or a unit has failed.
     Ended,
-    /// This unit was the last one to end, and no unit has failed.
+    /// All other units have ended before this unit, and no unit has failed.
     AllDone,
 }
 

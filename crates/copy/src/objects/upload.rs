@@ -49,8 +49,8 @@ struct Run<'a> {
 /// `part` bytes. Calls `report` once per second, and at the end.
 ///
 /// # Errors
-/// Returns the error of a source or bucket that cannot be opened. In this case nothing was copied.
-/// Problems of single entries are in the outcome.
+/// Returns the error of a source or bucket that cannot be opened. After such an error, nothing was
+/// copied. Problems of single entries are in the outcome.
 pub fn upload(
     pairs: &[Pair<'_>],
     options: &Options,

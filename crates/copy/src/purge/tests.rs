@@ -110,7 +110,7 @@ impl Lines {
 }
 
 #[test]
-fn old_files_are_removed_and_young_ones_stay() {
+fn old_files_are_removed_and_young_files_stay() {
     let site = Site::new(&[("a/old", 10), ("a/b/old", 20), ("a/young", 5), ("c/young", 5)]);
     site.make_old("a/old");
     site.make_old("a/b/old");

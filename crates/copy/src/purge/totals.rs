@@ -207,7 +207,7 @@ fn count<K: Eq + Hash>(tallies: &mut HashMap<Option<K>, Tally>, key: Option<K>, 
 }
 
 /// Returns the keys with the most bytes and their tallies. The last element has the key `None` and
-/// the sum of all others.
+/// the sum of all tallies that are not listed.
 fn largest<K: Clone + Ord>(tallies: &HashMap<Option<K>, Tally>) -> Vec<(Option<K>, Tally)> {
     let mut named: Vec<_> = tallies.iter().filter(|(key, _)| key.is_some()).collect();
     let rank = |(key, tally): &(&Option<K>, &Tally)| {

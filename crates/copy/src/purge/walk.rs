@@ -1,4 +1,4 @@
-//! The walk over the tree: lists directories, checks each entry, and removes the old ones.
+//! The walk over the tree: lists directories, checks each entry, and removes old entries.
 //!
 //! # Hazard: hostile users
 //! Root purges directories in which any user may rename and replace entries at any moment. So each
@@ -49,8 +49,8 @@ pub(super) enum Work {
     Entries { directory: Arc<Directory>, names: Vec<OsString> },
 }
 
-/// A directory of the tree. It is open until all its entries are done. Then [`Drop`] removes it, if
-/// it is old and empty, and the user has asked for this.
+/// A directory of the tree. It is open until all its entries are done. Then [`Drop`] removes the
+/// directory, if it is old and empty, and the user has asked for the removal of empty directories.
 pub(super) struct Directory {
     pass: Arc<Pass>,
     /// `None` means that this is the top directory, which is never removed.
@@ -287,8 +287,8 @@ impl Directory {
         Ok(Fate::Removed)
     }
 
-    /// Reads the attributes of an entry, as they were before this run has removed another name of
-    /// the file. `None` means that the entry does not exist any more.
+    /// Reads the attributes that an entry had before this run removed another name of the file.
+    /// `None` means that the entry does not exist any more.
     fn attributes(&self, file: &File) -> Result<Option<EntryAttributes>, Failure> {
         let Some(entry) = EntryAttributes::cached(file)? else { return Ok(None) };
         let Some(names) = self.pass.names.known(entry.inode) else { return Ok(Some(entry)) };

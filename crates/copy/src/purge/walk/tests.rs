@@ -95,7 +95,7 @@ fn purge_stays_in_a_directory_that_is_swapped_for_a_link() {
 }
 
 #[test]
-fn purge_keeps_a_file_that_replaced_the_checked_one() {
+fn purge_keeps_a_file_that_replaced_the_checked_file() {
     let site = Site::new();
     let (pass, work) = site.begin(&all());
     let [Work::List { directory, .. }] = &work[..] else { panic!("the top is listed first") };
@@ -119,12 +119,12 @@ fn purge_keeps_a_file_that_replaced_the_checked_one() {
 }
 
 #[test]
-fn purge_keeps_a_directory_that_replaced_an_empty_one() {
+fn purge_keeps_a_directory_that_replaced_an_empty_directory() {
     let site = Site::new();
     let (_pass, work) = site.begin(&Options { empty_directories: true, ..all() });
     let [Work::List { directory, .. }] = &work[..] else { panic!("the top is listed first") };
     let victim = directory.open(OsStr::new("victim")).ok().flatten().unwrap();
-    // Another directory gets the name while the purge has the first one open.
+    // Another directory gets the name while the purge has the first directory open.
     fs::rename(site.path("tree/victim"), site.path("tree/moved")).unwrap();
     fs::create_dir(site.path("tree/victim")).unwrap();
     work_off(vec![victim]);

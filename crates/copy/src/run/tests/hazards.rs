@@ -53,7 +53,7 @@ fn proc_files_are_reported_and_not_copied() {
 }
 
 #[test]
-fn copy_does_not_read_a_file_that_replaced_the_one_it_listed() {
+fn copy_does_not_read_a_file_that_replaced_the_listed_file() {
     let site = Site::new();
     fs::write(site.source("file"), "first").unwrap();
     fs::write(site.source("other"), "other").unwrap();

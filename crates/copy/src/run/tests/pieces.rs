@@ -80,7 +80,7 @@ fn pieces_of_an_earlier_source_version_are_not_used() {
     let source = large_source(&site);
     let time = source.metadata().unwrap().modified().unwrap();
     plant_incomplete(&site, &source);
-    // The new version has the length and the modification time of the old one. Only `ctime`
+    // The new version has the length and the modification time of the old version. Only `ctime`
     // differs.
     let before = version_of(&source.metadata().unwrap()).changed;
     while version_of(&source.metadata().unwrap()).changed == before {
@@ -148,7 +148,7 @@ fn shares_write_one_file_together_and_exclude_a_whole_copy() {
     drop(Partial::open(&parent, name, version, false).unwrap());
     let first = Partial::join(&parent, name, version).unwrap().unwrap();
     let second = Partial::join(&parent, name, version).unwrap().unwrap();
-    // When two hosts record pieces, neither overwrites the record of the other.
+    // When two hosts record pieces, neither host overwrites the record of the other host.
     second.note(2).unwrap();
     first.note(0).unwrap();
     assert!(Partial::open(&parent, name, version, true).is_err());
