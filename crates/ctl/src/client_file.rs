@@ -54,10 +54,10 @@ impl NamedCluster {
 
 impl ClientFile {
     /// Whether the name of a cluster is a word that is neither a name in these files nor the name
-    /// of a host. `addresses` are the addresses of management that follow from this word. The user
-    /// has probably mistyped a name in the files. In this case the token belongs to the default
-    /// cluster, so the command must not use the addresses of that cluster that this host has
-    /// learned.
+    /// of a host. `addresses` are the addresses of management that follow from this word. Such a
+    /// word is probably a mistyped name from the files. The token then belongs to the default
+    /// cluster, so the command must not use the addresses of the default cluster that this host has
+    /// stored.
     pub(crate) fn is_mistyped(&self, name: &str, addresses: &[String]) -> bool {
         let is_word = !name.contains(['/', ':', ',', '.']) && !self.clusters.contains_key(name);
         let [address] = addresses else { return false };

@@ -19,8 +19,7 @@ use std::rc::Rc;
 /// Shown in place of the path if the last name of an entry was removed.
 pub(crate) const WITHOUT_NAME: &str = "(without a name)";
 
-/// Finds the paths of entries. Finds the paths of entries, and caches the paths of the found
-/// directories.
+/// Finds the paths of entries, and caches the paths of the found directories.
 pub(crate) struct EntryPaths {
     router: Rc<Router>,
     directories: BTreeMap<InodeId, PathBuf>,

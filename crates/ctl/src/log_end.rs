@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rest_of_a_log_follows_a_renamed_file() {
+    fn new_log_lines_are_read_even_after_the_log_was_renamed() {
         let scratch = tempfile::tempdir().unwrap();
         let path = |name: &str| scratch.path().join(name);
         let append = |name: &str, text: &str| {

@@ -128,8 +128,8 @@ const MAX_HINTS: usize = 3;
 /// Maximum number of characters of a compared name. The time of a comparison is proportional to the
 /// product of both lengths.
 const MAX_COMPARED_CHARS: usize = 64;
-/// Two names are similar if one name contains the other, and the shorter name has at least this
-/// number of characters.
+/// Two names are similar if one name contains the other name, and the shorter name has at least
+/// this number of characters.
 const SHORTEST_PART: usize = 3;
 
 /// Returns the names in `known` that resemble `name`, the most similar first, as an addition to an
@@ -149,9 +149,9 @@ pub(crate) fn hint<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> 
     }
 }
 
-/// Returns the number of changes that turn one name into the other. A change inserts, removes or
-/// replaces a character, or swaps two characters. Ignores case. `None` means that the names are not
-/// similar.
+/// Returns the number of changes that turn one name into the other name. A change inserts, removes
+/// or replaces a character, or swaps two characters. Ignores case. `None` means that the names are
+/// not similar.
 fn difference(one: &str, other: &str) -> Option<usize> {
     let lower = |text: &str| text.to_lowercase().chars().collect::<Vec<char>>();
     let (a, b) = (lower(one), lower(other));

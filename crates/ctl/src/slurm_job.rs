@@ -276,7 +276,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tasks_of_a_job_stay_refused_until_this_job_is_allowed() {
+    fn tasks_of_a_job_are_refused_until_the_same_job_is_allowed() {
         let top = std::env::temp_dir().join(format!("skep-refused-{}", std::process::id()));
         let directory = top.join("jobs");
         allow_in(&directory, "7").unwrap();

@@ -199,7 +199,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn option_also_names_a_further_cluster_and_its_token_file() {
+    fn cluster_option_has_name_addresses_and_token_file() {
         let check = |text, name: &str, cluster: &str, token_file: Option<&str>| {
             let (found, args) = further(text);
             assert_eq!((found, args.cluster.as_deref()), (name, Some(cluster)), "{text}");

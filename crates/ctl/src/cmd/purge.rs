@@ -295,7 +295,7 @@ fn with_progress<T>(
         if progress.elapsed >= QUIET {
             shown.show(&text::line(progress));
         }
-        // If the kernel refused to return the signals, the purge would go on to its end.
+        // If the kernel refused to return the signals, the purge would continue to its end.
         if let Ok(Some(_)) = signals.take_pending() {
             Signals::unblock_all();
             return ControlFlow::Break(());

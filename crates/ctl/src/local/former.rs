@@ -65,8 +65,8 @@ mod tests {
     use std::cell::RefCell;
     use std::rc::Rc;
 
-    /// Waits for two processes. The first one runs for `checks` checks, and the second one has
-    /// ended. Returns the result, and the processes that were killed.
+    /// Waits for two processes. The first process runs for `checks` checks, and the second process
+    /// has ended. Returns the result, and the processes that were killed.
     fn wait(checks: usize, is_interrupted: bool) -> (Result<()>, Vec<u32>) {
         let killed = Rc::new(RefCell::new(Vec::new()));
         let list = Rc::clone(&killed);

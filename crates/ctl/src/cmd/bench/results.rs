@@ -136,8 +136,8 @@ impl ResultFile {
 
     fn reserve(&self, bytes: u64) -> Result<()> {
         match rustix::fs::fallocate(&self.file, FallocateFlags::KEEP_SIZE, self.len, bytes) {
-            // The file system does not support allocation. In this case, a write reports a full
-            // disk when the disk is full.
+            // The file system does not support allocation, so a write reports a full disk only when
+            // the disk is full.
             Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INTR) => Ok(()),
             Err(errno) => {
                 let what =
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn result_of_each_phase_is_in_the_file_as_soon_as_it_is_known() {
+    fn result_file_has_each_result_before_the_run_ends() {
         let scratch = tempfile::tempdir().expect("a directory");
         let path = scratch.path().join("results");
         let mut file = ResultFile::create(&path, "io", &json!({"a": 1}), SIZE).expect("made");

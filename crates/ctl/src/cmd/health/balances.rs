@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn balance_shows_the_busiest_target_or_why_it_is_unknown() {
+    fn balance_names_the_busiest_target_or_a_reason_if_unknown() {
         let unknown = Balance {
             targets: 1,
             reason: Some("not enough data to judge".into()),

@@ -101,8 +101,8 @@ impl MonitorFinding {
 }
 
 impl MonitorHealth {
-    /// Returns an error if the monitor at `name` has no cluster map. In this case it has evaluated
-    /// no rule about the cluster.
+    /// Returns an error if the monitor at `name` has no cluster map. Without a map, the monitor has
+    /// evaluated no rule about the cluster.
     fn check_map(&self, name: &str) -> Result<()> {
         if self.cluster.is_empty() {
             let what = format!("the monitor at {name} has no cluster map yet");

@@ -409,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn dead_service_and_its_targets_are_one_problem() {
+    fn dead_service_and_its_targets_are_reported_as_one_problem() {
         let map = map(&[Reachability::Online, Reachability::Offline]);
         for (what, words) in [
             ("10.0.0.3:7400: no answer within 1s", "of the service does not answer"),
@@ -466,7 +466,7 @@ mod tests {
     }
 
     #[test]
-    fn services_that_do_not_reach_management_are_one_problem() {
+    fn services_cut_off_from_management_are_listed_as_one_problem() {
         let map = map(&[Reachability::Offline, Reachability::ProbablyOffline]);
         let found = found(&map, Ok("a".into()));
         let [problem] = &found.problems[..] else { panic!("{found:?}") };
@@ -477,7 +477,7 @@ mod tests {
     }
 
     #[test]
-    fn host_counts_as_cut_off_only_if_all_others_are_silent() {
+    fn host_counts_as_cut_off_only_if_all_services_are_silent() {
         let map = map(&[Reachability::Offline]);
         let isolation = |errors: [&str; 2]| {
             let visits = map.nodes.iter().zip(errors);

@@ -8,8 +8,8 @@ use crate::access::Access;
 use skep_types::{ErrorCode, NodeId, Result, TargetId, Timestamp};
 use skep_wire::management::{ListOutages, OutageList};
 
-/// The outages that management knows. `now` is the time at which management's reply arrived, by the
-/// clock of this host.
+/// The outages that management has recorded. `now` is the time at which management's reply arrived,
+/// by the clock of this host.
 #[derive(Debug)]
 pub(super) struct OutageTimes {
     list: OutageList,

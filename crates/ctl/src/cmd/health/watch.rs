@@ -27,7 +27,7 @@ struct Change {
     /// The text of the problem.
     what: String,
     remedy: String,
-    /// Time in UTC at which the problem began, as management knows it. `None` means that this time
+    /// Time in UTC at which the problem began, according to management. `None` means that this time
     /// is unknown. The problem then began at some time before the check that found it.
     since: Option<Since>,
     /// Whether the problem may have begun earlier than `since`, because `since` is the time at
@@ -200,7 +200,7 @@ mod tests {
         let begins = outages.next(whole(vec![known]), Duration::from_secs(100), now);
         let begin = "2023-11-14T22:13:20Z begins: down (since 2023-11-14T22:12:46Z, for 34.0s)";
         assert_eq!(as_text(&begins[0]), format!("{begin}\n  wait"));
-        // A check that does not know when the problem began does not shorten the outage.
+        // A check that has no start time of the problem does not shorten the outage.
         at(&mut outages, 105, whole(vec![problem("t3", "down")]));
         assert_eq!(at(&mut outages, 110, whole(Vec::new())), ["ends down 44000"]);
     }

@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn watch_does_not_end_an_outage_that_it_could_not_check() {
+    fn watch_does_not_end_an_outage_without_a_successful_check() {
         let nodes = [NodeReport::of_management("management-1", true)];
         assert_eq!(judged(&nodes), BTreeSet::from([CUT_OFF.to_owned()]));
     }

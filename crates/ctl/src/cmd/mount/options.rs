@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn job_variables_option_is_parsed_and_its_errors_quote_it() {
+    fn job_variables_option_is_parsed_or_quoted_in_the_error() {
         let mut args = MountArgs::default();
         read(&["job_variables=LSB_JOBID:MY_JOB,ro".to_owned()], false, &mut args).unwrap();
         assert_eq!(args.job_variables, "LSB_JOBID:MY_JOB".parse().ok());

@@ -15,7 +15,7 @@
 //!
 //! Held by the external check `jobs_get_a_file_system_on_demand`, and by the tests
 //! `stage_out_lines_copy_results_before_removal_of_the_data` (the recorded copies) and
-//! `tasks_of_a_job_stay_refused_until_this_job_is_allowed`.
+//! `tasks_of_a_job_are_refused_until_the_same_job_is_allowed`.
 
 use super::job_copy::JobCopy;
 use super::job_output;

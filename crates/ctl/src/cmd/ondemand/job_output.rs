@@ -3,7 +3,8 @@
 //!
 //! The first node copies for all nodes. The other nodes keep their parts of the data until the
 //! first node has written the final state into the record that all nodes share (`job_results`). The
-//! record is in the job's file system, so the first node then waits until the others have read it.
+//! record is in the job's file system, so the first node then waits until all other nodes have read
+//! the record.
 //!
 //! # Invariants
 //! - No node removes its part before the copy has succeeded and all bytes were compared.
@@ -38,8 +39,8 @@ const POLL: Duration = Duration::from_secs(1);
 /// every 10 s. Before the first node begins, Slurm may need minutes to end the last task and to
 /// begin the epilog of the first node.
 const SILENCE: Duration = STALL;
-/// Time for which the first node waits until the others have read the final state. The epilogs of
-/// all nodes begin at about the same time.
+/// Time for which the first node waits until all other nodes have read the final state. The epilogs
+/// of all nodes begin at about the same time.
 const READERS: Duration = Duration::from_secs(120);
 /// Time after which the other nodes no longer wait for another attempt of the first node, which has
 /// failed to copy the output.

@@ -24,7 +24,7 @@ const WAITS: &[u8] = b"waits";
 /// Time limit of one access. Longer than a fail-over of the mount's connections.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Maximum size of the list of attributes, in bytes. The list of 1,024 nodes with long names is
-/// shorter.
+/// shorter than this limit.
 const MAX_LIST_BYTES: usize = 64 << 10;
 /// Maximum size of the text of a state, in bytes.
 const MAX_TEXT_BYTES: usize = 2000;

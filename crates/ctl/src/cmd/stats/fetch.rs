@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 /// Time limit for the reply of a service. A service that needs longer is shown as missing, so that
-/// the statistics of all others are not late.
+/// the statistics of all other services are not late.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Prefix of the names of the metrics that the command requests from services.
 const PREFIX: &str = "skep_";

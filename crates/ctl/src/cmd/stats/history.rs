@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_of_the_monitor_are_parsed_and_invalid_ones_refused() {
+    fn rows_of_the_monitor_are_parsed_and_invalid_rows_refused() {
         let mut value = json!({ "rows": [{
             "id": "7", "service": "storage", "operations": 10, "errors": 1, "read_bytes": 2,
             "written_bytes": 3, "busy_ns": 50, "queued": 1.6, "busy": 0.2, "buckets": [[40, 10]],

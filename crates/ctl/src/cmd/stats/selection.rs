@@ -9,7 +9,8 @@ use skep_stats::LoadScope;
 use skep_types::text::escape_controls;
 use skep_types::{ClusterMap, Error, ErrorCode, NodeKind, Result};
 
-/// Maximum length of a filter in characters. No name that the table shows is longer.
+/// Maximum length of a filter in characters. No name that the table shows is longer than this
+/// limit.
 pub(super) const MAX_FILTER_CHARS: usize = 256;
 
 /// The options that select rows.

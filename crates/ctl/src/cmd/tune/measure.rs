@@ -212,7 +212,7 @@ fn result(args: &MeasureArgs) -> Result<f64> {
 
 /// Computes the gain and its probability by chance.
 fn compare(args: &MeasureArgs, measured: &mut MeasuredRule) {
-    // More is better for numbers, and less for times.
+    // A higher number and a shorter time are better.
     let (better, worse) = match args.has_number {
         true => (&measured.changed, &measured.former),
         false => (&measured.former, &measured.changed),

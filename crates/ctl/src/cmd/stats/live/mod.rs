@@ -35,7 +35,7 @@ pub(super) use terminal::is_available;
 use view::{Effect, Level, Order, Size, View};
 
 /// The signals that the loop receives. By default, the first four end a program, and the next two
-/// stop and continue it. The last one reports a new size of the terminal.
+/// stop and continue it. The last signal reports a new size of the terminal.
 const SIGNALS: [i32; 7] = [
     libc::SIGINT,
     libc::SIGTERM,

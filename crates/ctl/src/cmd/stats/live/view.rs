@@ -56,7 +56,7 @@ impl Level {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Cursor {
     /// The object of the row, by id and service. `None` means that the user has not moved the
-    /// cursor. In this case the first row is selected, even if another object becomes the first.
+    /// cursor, and selects the first row, even if the first row becomes that of another object.
     object: Option<(String, String)>,
     /// Position of the row when it was last selected. If the object has no row any more, the row
     /// at this position is selected.

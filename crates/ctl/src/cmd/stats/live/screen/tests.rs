@@ -116,7 +116,7 @@ fn screen_update_draws_each_line_and_clears_the_rest() {
 
 proptest! {
     #[test]
-    fn names_and_messages_fit_the_screen_and_cannot_control_it(
+    fn names_and_messages_cannot_exceed_or_control_the_screen(
         name in "(?s).{0,40}",
         id in "(?s).{0,40}",
         typed in "(?s).{0,40}",
