@@ -48,7 +48,7 @@ pub fn token_script() -> String {
     "/usr/bin/skep cluster token --cluster /srv/skep/management\n".into()
 }
 
-/// Returns the script that installs the program, which it receives on standard input.
+/// Returns the script that receives the program on standard input and installs the program.
 pub fn install_script(deployment: &Deployment, hash: &str) -> String {
     format!(
         "CLUSTER={}\n{PRELUDE}\

@@ -1,5 +1,6 @@
 //! The state of the running cluster: its management nodes, and its metadata groups. Management
-//! prints it, and the script `scripts/cluster.sh` collects it on a host of management.
+//! prints this state, and the script `scripts/cluster.sh` collects the printed lines on a host of
+//! management.
 //!
 //! The module owns the script and the parser of its output. The script changes nothing.
 

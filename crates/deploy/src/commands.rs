@@ -275,9 +275,8 @@ impl Run<'_> {
     }
 
     /// Returns the state of the cluster, as printed by the first host on which management answers.
-    /// `None` means that management answers on no host. In this case, each host on which a
-    /// management service runs gets a warning, because too few of the other management nodes may
-    /// run.
+    /// `None` means that management answers on no host. Each host on which a management service
+    /// runs then gets a warning, because too few of the other management nodes may run.
     fn cluster(&self, ssh: &Ssh<'_>, facts: &AllFacts, verdict: &mut Verdict) -> Option<Cluster> {
         let runs = |host: &&Host| {
             facts.get(&host.name).is_some_and(|it| {
@@ -564,7 +563,7 @@ mod tests {
     }
 
     #[test]
-    fn host_with_services_and_without_a_list_is_named() {
+    fn warning_names_a_host_with_services_but_without_a_list() {
         let mut facts = Facts::default();
         assert!(left_out("s1", &facts).is_none());
         facts.foreign.insert(Role::Storage);

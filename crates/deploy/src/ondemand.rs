@@ -196,8 +196,8 @@ fn check_hosts(hosts: &[String]) -> Result<()> {
             hosts.len()
         ));
     }
-    // The scripts append a colon and the port to the address of a host, so it cannot contain a
-    // colon.
+    // The scripts append a colon and the port to the address of a host, so the address cannot
+    // contain a colon.
     match hosts.iter().find(|host| !is_address(host) || host.contains(':')) {
         Some(host) => refuse(format!("invalid host '{host}': expected a name or an IPv4 address")),
         None => Ok(()),
@@ -334,7 +334,7 @@ impl OnDemand {
         };
         let deployment = self.deployment();
         let ssh = Ssh::new(&deployment);
-        // All hosts run the command at the same time, because each host waits for the others.
+        // All hosts run the command at the same time, because each host waits for all other hosts.
         let results = in_parallel(&hosts, hosts.len(), |host| {
             let script = self.script(host, command, run);
             match reach {
@@ -446,7 +446,8 @@ pub fn deployment(name: &str, mount: &str, hosts: &[String]) -> Deployment {
     }
 }
 
-/// Returns the names of hosts as text for a message. If there are many, names only the first ones.
+/// Returns the names of hosts as text for a message. If there are many hosts, names only the first
+/// hosts.
 pub fn shown(hosts: &[String]) -> String {
     let list = hosts.iter().take(SHOWN_HOSTS).map(String::as_str).collect::<Vec<_>>().join(", ");
     match hosts.len() > SHOWN_HOSTS {

@@ -1,9 +1,9 @@
 //! The tuning of hosts: the settings of the kernel that `skep tune apply` changes on the hosts for
 //! which the hosts file has `tune = true`.
 //!
-//! The module does no I/O. A host records for which roles and targets it was tuned, so a plan knows
-//! whether they have changed. A host is tuned again only if they have. `skep tune check` finds
-//! settings that other programs have changed since.
+//! The module does no I/O. A host records for which roles and targets it was tuned, so a plan
+//! detects a change of these roles and targets. A host is tuned again only after such a change.
+//! `skep tune check` finds settings that other programs have changed since.
 
 use crate::hosts::{Host, Role};
 use std::fmt::Write;
@@ -19,8 +19,8 @@ const DIRECTORIES: [&str; 4] =
 const ROLES: [Role; 4] = [Role::Management, Role::Metadata, Role::Storage, Role::Client];
 
 /// Returns the roles and the directories of targets for which the hosts file asks to tune the host,
-/// as one line. `None` means that the file does not ask for this, or that no role of the host has
-/// rules.
+/// as one line. `None` means that the hosts file does not ask for tuning, or that no role of the
+/// host has rules.
 pub(crate) fn wanted(host: &Host) -> Option<String> {
     if !host.tune {
         return None;
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_are_tuned_only_if_the_file_asks_for_it() {
+    fn hosts_are_tuned_only_if_the_hosts_file_requests_tuning() {
         let check = |text: &str, expected: [bool; 2]| {
             let read = Deployment::parse(text).unwrap();
             let is_tuned = |name: &str| wanted(read.host(name).unwrap()).is_some();

@@ -315,7 +315,7 @@ fn wait_for_members(serving_from: u32, current_from: u32) -> (Option<i32>, Strin
 }
 
 #[test]
-fn upgrade_waits_for_members_and_names_those_that_do_not_return() {
+fn upgrade_waits_for_members_and_names_missing_members() {
     assert_eq!(wait_for_members(0, 0), (Some(0), String::new()));
     assert_eq!(wait_for_members(300, 500), (Some(0), String::new()));
     let (code, text) = wait_for_members(9_000, 0);
@@ -348,7 +348,7 @@ fn run_with(fake: &str, body: &str) -> (Option<i32>, String) {
 }
 
 /// Lists the targets of a cluster, as `skep target list --output ndjson` prints them, and refuses
-/// all other commands. A lost target of the host `a1` has the same directory as the new one.
+/// all other commands. A lost target of the host `a1` has the same directory as the new target.
 const TARGETS: &str = r#"case "$1 $2" in 'target list') cat <<'END'
 {"group":null,"id":3,"kind":"metadata","node_name":"a1","path":"/nvme0/t","reachability":"Offline"}
 {"group":null,"id":11,"kind":"metadata","node_name":"a1","path":"/nvme0/t","reachability":"Online"}

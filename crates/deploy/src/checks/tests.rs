@@ -167,7 +167,7 @@ fn connections_to_peers_are_tried_in_bounded_rounds() {
     let lines: Vec<&str> = text.lines().collect();
     let ends: Vec<_> = (0..lines.len()).filter(|at| lines[*at] == "wait").collect();
     assert_eq!((ends.len(), lines.len()), (3, 253), "{text}");
-    // Only two rounds begin before the second one has ended.
+    // Only two rounds begin before the second round has ended.
     assert!(ends[1] <= 201, "{ends:?}");
     assert!(lines.contains(&"10.0.0.1 250 no route"), "{text}");
 }

@@ -39,7 +39,7 @@ pub enum Action {
     DiscardManagement,
     /// Set the number of copies of metadata.
     SetCopies(u32),
-    /// Create a group of these metadata targets. The first one is the primary.
+    /// Create a group of these metadata targets. The first target is the primary.
     CreateGroup(Vec<Place>),
     /// Add a member to a metadata group. The member gets a copy of the group's metadata.
     AddCopy {

@@ -168,7 +168,7 @@ fn monitor_moves_and_stops_as_the_hosts_file_requests() {
 }
 
 #[test]
-fn hosts_are_tuned_again_only_for_other_roles_or_targets() {
+fn hosts_are_tuned_again_only_if_roles_or_targets_change() {
     let of_tuning = |text: &str, present: Tuning| {
         let changed = Deployment::parse(text).unwrap();
         let mut all = complete(&Deployment::parse(GOOD).unwrap());
@@ -324,8 +324,8 @@ fn complete_cluster_with_copies_is_only_verified() {
     let (deployment, all) = complete_several(&["a1", "a2", "a3"]);
     let steps = lines(&apply(&deployment, &program(), &all));
     assert_eq!(steps, ["health: a1: wait until the cluster is healthy"]);
-    // Without an answer from management, the plan does not know its members. It then has the step
-    // for all nodes, and the step changes nothing for a node that is already a member.
+    // Without an answer from management, the plan has no list of the management nodes. It then has
+    // the step for all nodes, and the step changes nothing for a node that is already a member.
     let unknown = AllFacts { cluster: None, ..all };
     let steps = lines(&apply(&deployment, &program(), &unknown));
     assert!(steps.contains(&"management: a3: make the node a member of management".to_owned()));
@@ -354,7 +354,7 @@ fn initialised_management_node_that_is_no_member_joins() {
 /// The plan must not initialise a new cluster on the first host of the file while other hosts still
 /// have management nodes.
 #[test]
-fn lost_first_management_host_joins_the_others() {
+fn reinstalled_first_management_host_joins_the_cluster() {
     let (deployment, mut all) = complete_several(&["a2", "a3"]);
     all.hosts.insert("a1".into(), fresh(&deployment, deployment.host("a1").unwrap()));
     let steps = lines(&apply(&deployment, &program(), &all));

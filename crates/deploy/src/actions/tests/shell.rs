@@ -20,7 +20,7 @@ fn run_in(place: &Path, (from, to): (&str, &str), body: &str) -> (Option<i32>, S
 }
 
 /// An interrupted run writes the settings and does not initialise a new target. The next run finds
-/// the settings that it wants, and must still initialise the target.
+/// the settings that it would write, and must still initialise the target.
 #[test]
 fn changed_settings_are_recorded_until_the_initialisation() {
     let place = tempfile::tempdir().unwrap();
@@ -73,7 +73,7 @@ fn second_file_system_with_the_uuid_of_a_disk_is_not_made() {
 }
 
 #[test]
-fn lines_of_others_in_fstab_stay() {
+fn fstab_lines_outside_of_the_marks_stay() {
     let place = tempfile::tempdir().unwrap();
     let fstab = place.path().join("fstab");
     let write = |before: &str, body: &str| {
@@ -213,7 +213,7 @@ fn check_of_a_mount_writes_only_into_the_mount() {
 
 /// The disk of a target may be detached, and another disk may have its name.
 #[test]
-fn only_the_disk_of_a_target_is_mounted_for_it() {
+fn mount_script_mounts_only_the_disk_with_the_expected_uuid() {
     let deployment = Deployment::parse(GOOD).unwrap();
     let host = deployment.host("s1").unwrap();
     let text = mount_disks(&deployment, host).replace("blkid ", "fake_blkid ");

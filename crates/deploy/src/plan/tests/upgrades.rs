@@ -41,7 +41,7 @@ fn upgrade_restarts_one_service_at_a_time() {
 }
 
 #[test]
-fn upgrade_starts_services_that_an_interrupted_one_has_stopped() {
+fn upgrade_starts_services_that_an_earlier_upgrade_stopped() {
     let deployment = Deployment::parse(GOOD).unwrap();
     let mut all = complete(&deployment);
     all.hosts.get_mut("m1").unwrap().running.clear();
