@@ -129,8 +129,8 @@ impl Drop for Allocation {
     fn drop(&mut self) {
         // SAFETY: `drop` runs once, and no code uses the field after `drop`.
         let mut memory = Some(unsafe { ManuallyDrop::take(&mut self.memory) });
-        // While a thread ends, its pool may have been dropped already. In that case this code frees
-        // the memory.
+        // While a thread ends, its pool may have been dropped already. This code then frees the
+        // memory itself.
         let _ = POOL.try_with(|pool| {
             let mut pool = pool.borrow_mut();
             let Some(capacity) = memory.as_ref().map(|memory| memory.capacity) else { return };
@@ -423,8 +423,8 @@ mod tests {
     }
 
     /// Regression test for a leak that a fuzzer found. Each thread that ended leaked up to 16
-    /// buffers of each size. The test does not run under Miri, which has no `/proc`. Miri itself
-    /// finds leaks in the other tests.
+    /// buffers of each size. The test does not run under Miri, because Miri has no `/proc`. Miri
+    /// detects leaks in each test that it runs.
     #[cfg(not(miri))]
     #[test]
     fn ended_thread_frees_the_memory_of_its_buffers() {
