@@ -125,7 +125,7 @@ pub struct Request {
     /// The address of the client. `None` means that it is unknown, because the connection has
     /// already ended.
     pub peer: Option<IpAddr>,
-    /// Whether the client wants the connection to end after the reply.
+    /// Whether the client has requested that the connection ends after the reply.
     pub is_last: bool,
     /// Length of the head in bytes. The next request begins after the head, because requests have
     /// no body.

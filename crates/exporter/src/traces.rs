@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn operation_of_a_client_with_a_fast_clock_has_ended_now() {
+    fn operation_of_a_client_with_a_fast_clock_counts_as_ended_now() {
         let (store, mut reported) = (TraceStore::default(), ReportedTraces::default());
         let mut report = report(1..2, 0);
         report.records[0].ended_us = u64::MAX;
