@@ -64,9 +64,9 @@ impl CountedMembers {
     /// `epoch`. The cluster map of the version `version` has this epoch and names this member.
     ///
     /// A backup member that started with an old map may send a request in an earlier epoch.
-    /// Management refuses this request. In this case the method returns the list unchanged, because
-    /// the list may contain members of the later epoch about which management has carried out
-    /// requests.
+    /// Management refuses this request. For a request in an earlier epoch, the method returns the
+    /// list unchanged, because the list may contain members of the later epoch about which
+    /// management has carried out requests.
     #[must_use]
     pub fn with(&self, epoch: Epoch, version: MapVersion, member: TargetId) -> Self {
         let mut next = self.clone();
@@ -109,9 +109,9 @@ impl CountedMembers {
     }
 
     /// Whether a cluster map is older than the map on which the requests were based. `version` is
-    /// the version of the cluster map, and `group` is the group in it. If the map is older, other
-    /// members may serve. A member that is missing in a newer map has left the group, so earlier
-    /// requests about it no longer matter.
+    /// the version of the cluster map, and `group` is the group in this map. If the map is older
+    /// than this state, other members may serve. A member that is missing in a newer map has left
+    /// the group, so earlier requests about it no longer matter.
     pub fn are_newer_than(&self, version: MapVersion, group: &Group) -> bool {
         let is_missing = |member| group.members.iter().all(|it| it.target != member);
         let differs =
