@@ -47,8 +47,8 @@ impl ChunkFiles {
     }
 
     /// Returns the targets that belong to no group of the map. Such targets exist if the cached map
-    /// is older than the newest group. This happens if a service stops right after management has
-    /// created a group.
+    /// is older than the newest group. A cached map lacks a group if a service stops right after
+    /// management has created the group.
     fn without_group(&self, map: &ClusterMap) -> impl Iterator<Item = TargetId> {
         self.0.keys().copied().filter(|it| map.group_of(*it).is_none())
     }

@@ -336,8 +336,8 @@ fn list(inodes: &[InodeId]) -> String {
     }
 }
 
-/// The findings of a check. At most [`MAX_FINDINGS`] findings of each kind are listed, and the
-/// others are counted.
+/// The findings of a check. At most [`MAX_FINDINGS`] findings of each kind are listed, and further
+/// findings are only counted.
 #[derive(Debug, Default)]
 pub struct Findings {
     list: Vec<Finding>,

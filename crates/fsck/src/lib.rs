@@ -20,7 +20,7 @@
 //!
 //! # Memory
 //! The check keeps the records of all inodes, entries and opens in memory, but no inline bytes and
-//! few attributes. This takes about 1 KiB for each file.
+//! few attributes. These records take about 1 KiB for each file.
 
 mod chunk_files;
 mod directories;

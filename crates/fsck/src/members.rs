@@ -3,7 +3,7 @@
 //! All serving members of a group apply the same log records, and a store contains only records
 //! that each serving member has in its log. So the check takes the newest store of a group. To each
 //! other store, it adds the log records that this store lacks, in memory only. Then it compares
-//! this store with the newest one.
+//! this store with the newest store.
 //!
 //! The check does not compare a member that does not serve. Such a member may have changes that its
 //! group does not have, and removes them before it serves again. The cached cluster map may be

@@ -246,7 +246,7 @@ fn healthy_stores_have_no_findings() {
 }
 
 #[test]
-fn each_planted_damage_is_found() {
+fn each_planted_damage_is_reported() {
     type Damage = fn(&mut Mutations);
     #[rustfmt::skip]
     let cases: &[(Damage, &[&str])] = &[
@@ -332,7 +332,7 @@ fn prepared(steps: Vec<Step>) -> PreparedRecord {
 }
 
 #[test]
-fn records_of_a_shard_of_another_group_are_found() {
+fn records_of_a_shard_of_another_group_are_reported() {
     let stopped = Stopped::new(&healthy(), &[]);
     let mut map = map();
     map.shards[0].last = ShardId::new(2);
@@ -391,7 +391,7 @@ fn log_records_are_applied_before_the_check() {
 }
 
 #[test]
-fn log_that_does_not_continue_the_store_is_found() {
+fn log_that_does_not_continue_the_store_is_reported() {
     let stopped = Stopped::new(&healthy(), &[]);
     std::fs::remove_dir_all(stopped.metadata().join("log")).unwrap();
     stopped.log(Lsn::new(6), &[]);
@@ -400,7 +400,7 @@ fn log_that_does_not_continue_the_store_is_found() {
 }
 
 #[test]
-fn damaged_log_is_found() {
+fn damaged_log_is_reported() {
     let many = [healthy(), healthy(), healthy()];
     let stopped = Stopped::new(&healthy(), &many);
     let path = stopped.metadata().join("log/0000000000000004.log");
@@ -419,7 +419,7 @@ fn damaged_log_is_found() {
 }
 
 #[test]
-fn missing_synced_chunk_file_is_found() {
+fn missing_synced_chunk_file_is_reported() {
     let stopped = Stopped::new(&healthy(), &[]);
     std::fs::remove_file(stopped.chunk_file_path(&chunk_file(5, 1))).unwrap();
     assert_eq!(stopped.words(), Vec::<&str>::new(), "chunk file 1 was never synced");
@@ -428,7 +428,7 @@ fn missing_synced_chunk_file_is_found() {
 }
 
 #[test]
-fn chunk_file_without_inode_is_found() {
+fn chunk_file_without_inode_is_reported() {
     let stopped = Stopped::new(&healthy(), &[]);
     stopped.put_chunk_file(&chunk_file(40, 0));
     assert_eq!(stopped.words(), ["orphan"]);

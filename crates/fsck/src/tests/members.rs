@@ -45,7 +45,7 @@ fn renamed() -> (Mutations, Mutations) {
 }
 
 #[test]
-fn members_with_different_stores_at_one_record_are_found() {
+fn members_with_different_stores_at_one_record_are_reported() {
     let (renamed, _) = renamed();
     let serving = MemberState::Serving;
     assert_eq!(compare_with(&healthy(), 4, &[], serving), (vec![], true));
@@ -56,7 +56,8 @@ fn members_with_different_stores_at_one_record_are_found() {
 #[test]
 fn fsck_applies_missing_log_records_before_it_compares_members() {
     let (renamed, rename) = renamed();
-    // The log record that reverts the rename. With it, the second store equals the first one.
+    // The log record that reverts the rename. With this record, the second store equals the first
+    // store.
     let mut back = Mutations::from([(entry(InodeId::ROOT, "b").to_bytes(), None)]);
     put_entry(&mut back, InodeId::ROOT, "a", inode(5), FileKind::Regular);
     let serving = MemberState::Serving;
