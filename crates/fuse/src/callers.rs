@@ -46,8 +46,8 @@ impl Sender {
     pub(crate) fn is_being_killed(self, may_be_asynchronous: bool) -> bool {
         let is_of_another = |process| self.process.is_some_and(|noted| noted != process);
         match state(self.thread) {
-            // In this case the sending thread has ended, and the kernel has given its id to a
-            // thread of another process. So check the sender's process instead.
+            // The sending thread has ended, and the kernel has given its id to a thread of another
+            // process. So check the sender's process instead.
             State::Exists { process, .. } if is_of_another(process) => self.has_ended_process(),
             State::Exists { is_killed, .. } => is_killed,
             State::Hidden => false,

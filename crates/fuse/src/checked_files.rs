@@ -25,7 +25,8 @@ fn add(checks: &mut Checks, inode: InodeId, until: Duration) {
 /// The checks of all workers of a mount.
 #[derive(Debug, Default)]
 pub(crate) struct SharedChecks {
-    /// Number of changes of permissions. A worker increments it at each change through this mount.
+    /// Number of permission changes through this mount. The worker that makes such a change
+    /// increments the number.
     changes: AtomicU64,
     /// The checks, and the number of changes before the oldest of them. The mutex protects only
     /// these two values.
@@ -171,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn cached_check_is_valid_from_the_request_for_the_attributes() {
+    fn age_of_a_cached_check_counts_from_its_attribute_request() {
         let here = CheckedFiles::default();
         let start = here.begin_check();
         let late = CheckStart { at: start.at.saturating_sub(limits::VALIDITY), ..start };

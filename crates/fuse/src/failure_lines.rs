@@ -4,7 +4,7 @@
 //! The number of all lines has a limit too, because a program may read millions of lost files.
 //!
 //! `fsync` and the requests of a close count as one operation. The kernel sends a FLUSH for each
-//! copy of a descriptor that a program closes, and a RELEASE after the last one. A shell that
+//! copy of a descriptor that a program closes, and a RELEASE after the last close. A shell that
 //! redirects the output of a command closes two copies, and each child process closes the copies
 //! that it has inherited. If the mount cannot report the writes of a file, all these requests fail
 //! for the same reason, as an `fsync` before them did.

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 /// Maximum length in bytes of one read or write request; the kernel splits larger reads and writes.
 /// Larger requests would not be faster, since the chunks of the default stripe pattern are not
-/// larger.
+/// larger than this size.
 pub(crate) const MAX_IO_BYTES: usize = 1 << 20;
 /// [`MAX_IO_BYTES`] in pages, the unit in `INIT`.
 pub(crate) const MAX_IO_PAGES: u16 = (MAX_IO_BYTES / 4096) as u16;
 /// Size in bytes of the smallest memory page that any kernel uses. The kernel extends a range that
-/// is aligned to this size to whole pages, if its pages are larger.
+/// is aligned to this size to whole pages, if its pages are larger than this size.
 pub(crate) const PAGE_BYTES: u64 = 4096;
 /// How long the kernel may cache names and attributes, unless an option changes it. After this time
 /// at the latest, programs get changes that other hosts have made.
@@ -89,8 +89,8 @@ pub(crate) const LONGEST_MEMORY_PAUSE: Duration = Duration::from_millis(50);
 /// Maximum number of environment variables in which a mount looks for the id of a job. A site
 /// usually has one batch system, and two while it changes to another one.
 pub(crate) const MAX_JOB_VARIABLES: usize = 8;
-/// Maximum length in bytes of the name of an environment variable with the id of a job. The names
-/// of all batch systems are much shorter.
+/// Maximum length in bytes of the name of an environment variable with the id of a job. The
+/// variable names of all batch systems are much shorter than this limit.
 pub(crate) const MAX_JOB_VARIABLE_BYTES: usize = 64;
 /// Time for which a worker uses the cached job of a process. The kernel rarely reuses a process id
 /// within this time.

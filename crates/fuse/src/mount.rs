@@ -217,7 +217,7 @@ fn open(
         Ok(features) if features.transport == preferred || choice == TransportChoice::Auto => {
             if let Err(error) = mount_point::set_read_ahead(mount_point, read_ahead_bytes) {
                 // A read-ahead of up to 128 KiB takes effect through the reply to INIT, so only a
-                // larger one needs a warning.
+                // larger read-ahead needs a warning.
                 match read_ahead {
                     Some(bytes) if bytes > limits::KERNEL_READ_AHEAD_BYTES => {
                         tracing::warn!("{error}; the kernel reads 128 KiB ahead");

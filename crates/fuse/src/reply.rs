@@ -183,7 +183,7 @@ impl Failure {
     /// Returns the error number of the failure. Also logs errors of a broken cluster or connection,
     /// since the reply to the kernel contains only the error number. A log line names the process
     /// and the user, so that an administrator can warn the user. `names` are the names in the
-    /// request. The mount does not know the path of its inode.
+    /// request. The mount does not have the path of the inode.
     pub(crate) fn errno(&self, header: &InHeader, names: &EntryNames) -> i32 {
         if let Self::Error(error) = self {
             let InHeader { nodeid, opcode, pid, uid, .. } = *header;

@@ -16,8 +16,8 @@ const EVERY: Duration = Duration::from_secs(2);
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Maximum number of slow operations in one report.
 const MAX_SLOW: usize = 48;
-/// Maximum number of sampled operations in one report. This limits the load of management by mounts
-/// with many operations.
+/// Maximum number of sampled operations in one report. This limit bounds the load of management by
+/// mounts with many operations.
 const MAX_SAMPLED: usize = 16;
 
 /// Reports new records to management until the future is dropped.

@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn target_that_accepted_a_request_without_a_reply_is_named() {
+    fn target_that_accepted_a_request_and_does_not_reply_is_named() {
         let (waiting, now) = (Waiting::default(), Duration::from_secs(21));
         let silent = vec![TargetId::new(7), TargetId::new(70)];
         let lock = Waiter { is_for_lock: true, ..waiter(1000, 5) };

@@ -149,7 +149,7 @@ pub(super) fn failed<F: FileSystem>(context: &Context<F>, mode: OpenMode, caller
 /// a request for attributes. The kernel sends this request in an `open` if its cached attributes of
 /// the file are no longer valid, and also in other calls. If it repeats another call, the mount
 /// holds the file that the repeated lookup finds. The caller's next open then begins with a lookup,
-/// since the kernel does not cache the name. The mount does not know the mode of this open, and
+/// since the kernel does not cache the name. The mount does not have the mode of this open, and
 /// assumes an open for reading. So an open for writing still fails: no program may write to a file
 /// without a name by mistake.
 pub(super) async fn attributes_failed<F: FileSystem>(context: &Context<F>, caller: Caller) {

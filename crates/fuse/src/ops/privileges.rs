@@ -21,8 +21,8 @@ const GROUP_EXECUTE: u32 = 0o010;
 /// that its group cannot execute keeps set-group-id if the caller is in that group or has
 /// CAP_FSETID. Directories keep both bits.
 ///
-/// Metadata clears these bits and no others. If the mount sent all permissions without the bits, it
-/// would undo a `chmod` that another mount makes at the same time.
+/// Metadata clears these bits and no other bits. If the mount sent all permissions without the
+/// bits, it would undo a `chmod` that another mount makes at the same time.
 pub(super) fn bits_to_clear(attributes: &Attributes, caller: Caller) -> u32 {
     let permissions = attributes.permissions;
     if attributes.kind == FileKind::Directory {
@@ -106,8 +106,8 @@ pub(super) async fn clear_unless_kept<F: FileSystem>(
     clear(context, inode, caller).await
 }
 
-/// Whether a process has CAP_FSETID. `pid` 0 means a process of another container. The mount only
-/// knows the user of that process, so root counts as having CAP_FSETID.
+/// Whether a process has CAP_FSETID. `pid` 0 means a process of another container. The mount has
+/// only the user id of that process, so a process of root counts as having CAP_FSETID.
 fn keeps_privileges(uid: u32, pid: u32) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status"));
     status.map_or(pid == 0 && uid == 0, |status| shows_capability(&status))

@@ -57,7 +57,7 @@ pub const CLUSTER_MAP_XATTR: &str = "user.skep.cluster_map.";
 /// Prefix of the attributes that list the clients that use a file, with one page in each attribute.
 /// A cursor follows the prefix: the ids of a session and an inode. The page begins after the
 /// cursor. The cursor of the first page has two zeros, and each page contains the cursor of the
-/// next one.
+/// next page.
 pub const USERS_XATTR: &str = "user.skep.users.";
 
 /// Prefix of the attributes whose values are the encoded ids of the directories above an inode.

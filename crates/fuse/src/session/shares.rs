@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn workers_divide_their_cpus_evenly_and_are_pinned_only_alone() {
+    fn cpus_are_divided_evenly_and_one_worker_per_cpu_is_pinned() {
         let cpus: Vec<usize> = (0..64).collect();
         let of = |most| uring_shares(&cpus, 64, most);
         let each = |most| of(most).iter().map(|it| it.queues.len()).collect::<Vec<_>>();
