@@ -17,8 +17,8 @@ use std::time::Duration;
 /// samples. The counters of the kernel advance in ticks of up to 10 ms, so the error of a sample is
 /// about two percent.
 const PERIOD: Duration = Duration::from_millis(250);
-/// Minimum idle share of the processors in a sample that is not saturated. If the share is lower, a
-/// process may have had to wait for a processor.
+/// Minimum idle share of the processors in a sample that is not saturated. If the idle share is
+/// lower than this limit, a process may have had to wait for a processor.
 pub const IDLE_ENOUGH: f64 = 0.05;
 /// Maximum share of saturated samples in a run with a valid measurement.
 pub const SATURATED_BEARABLE: f64 = 0.10;

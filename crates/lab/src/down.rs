@@ -88,8 +88,8 @@ impl LabRemains {
 /// # Errors
 /// - `Configuration`: the name is invalid.
 /// - `NotPermitted`: this process does not run as root.
-/// - Another error: a process, a mount or a directory cannot be removed. In that case the remaining
-///   parts stay, and another call of this function tries to remove them.
+/// - Another error: a process, a mount or a directory cannot be removed. The remaining parts of the
+///   lab stay, and another call of this function tries to remove these parts.
 pub fn down(lab: &str) -> Result<Removed> {
     crate::description::check_name(lab)?;
     crate::check::check_root()?;
