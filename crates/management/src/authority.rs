@@ -134,8 +134,8 @@ impl Authority {
         self.member.leader() == Some(u64::from(self.own.raw()))
     }
 
-    /// Returns the leader according to this member. `None` means that this member knows no leader,
-    /// or that it is the leader itself but no majority has confirmed its leadership within
+    /// Returns the leader according to this member. `None` means that this member has found no
+    /// leader, or that it is the leader itself but no majority has confirmed its leadership within
     /// [`CONFIRMED_FOR`].
     pub(crate) fn known_leader(&self) -> Option<NodeId> {
         if self.is_elected() {

@@ -172,8 +172,8 @@ impl RunningManagement {
     }
 
     /// Waits until this member serves nodes, if this member is the only member. Several members can
-    /// elect a leader only after all of them have started, so in this case the function does not
-    /// wait.
+    /// elect a leader only after a majority of them has started, so the function does not wait if
+    /// there are several members.
     async fn until_served(&self) -> Result<()> {
         let Self { authority, .. } = self;
         let served = async {

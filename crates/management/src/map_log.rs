@@ -63,7 +63,7 @@ fn online_line(server: &str, former: Reachability, outage: Option<Outage>) -> Op
             return None;
         }
         None => format!("{server} is online"),
-        // A new leader has observed only the end of the outage.
+        // A new leader of management has observed only the end of the server's outage.
         Some(Outage { lasted_ms: ..1_000, may_be_longer: true }) => {
             format!("{server} is online again")
         }
@@ -221,7 +221,8 @@ pub(crate) fn loss_line(before: &ClusterMap, change: &GroupChange) -> Line {
 }
 
 /// Returns the line about a group whose state in the map `before` is older than the state `record`
-/// that the target `by` has recorded. This happens only after a restore of management.
+/// that the target `by` has recorded. The state in a map is older than such a record only after a
+/// restore of management.
 pub(crate) fn revision_line(
     before: &ClusterMap,
     group: &Group,

@@ -80,8 +80,8 @@ fn server(kind: NodeKind, uuid: u128) -> RegisterServer {
     RegisterServer { server, capacities, groups, host: "stor1".into() }
 }
 
-/// Registers two metadata servers with one target each, and returns the targets. Both are in no
-/// group, since `metadata-copies` is 2.
+/// Registers two metadata servers with one target each, and returns the targets. Both targets are
+/// in no group, since `metadata-copies` is 2.
 async fn two_metadata_targets(token: &JoinToken, admin: &Management) -> [TargetId; 2] {
     let policy = Policy { metadata_copies: 2, ..Policy::default() };
     admin.call(&SetPolicy { policy }, PATIENCE).await.unwrap();

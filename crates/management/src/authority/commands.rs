@@ -32,8 +32,8 @@ impl Authority {
     /// # Errors
     /// - The error of the state machine if it refuses the command.
     /// - `NotLeader` if another member leads.
-    /// - `TimedOut` if no majority stores the command in time. In this case management may still
-    ///   execute the command after the call has returned.
+    /// - `TimedOut` if no majority stores the command in time. Management may still execute the
+    ///   command after such a call has returned.
     /// - `NoSpace` if the disk of this member is full.
     pub(crate) async fn propose(&self, proposal: &Proposal) -> Result<Outcome> {
         self.check_leader()?;

@@ -6,8 +6,8 @@ use crate::former_log::tests::{client, write};
 use skep_consensus::has_log;
 use skep_store::identity::read_identity;
 
-/// Replaces the files of the member by files of an older version. The older files contain the same
-/// state and one more client. Returns the node id of management.
+/// Replaces the files of the member by files of an older version. The older files contain the state
+/// of the member and one additional client. Returns the node id of management.
 fn as_former(path: &std::path::Path, cluster: skep_types::ClusterId) -> NodeId {
     let state = crate::directory::read(path, cluster).unwrap().machine.state;
     write(path, &state, &[client(1)]);

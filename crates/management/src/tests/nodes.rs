@@ -208,7 +208,7 @@ fn follower_names_the_leader_and_ends_waiting_requests() {
     });
 }
 
-/// `Exists` would mean that the directory is initialised. A script would then go on.
+/// `Exists` would mean that the directory is initialised. A script would then continue.
 #[test]
 fn directory_is_not_initialised_under_the_name_of_another_node() {
     let made = cluster();
