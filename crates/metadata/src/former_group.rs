@@ -37,7 +37,7 @@ pub(crate) struct FormerGroup {
     group: GroupId,
     target: TargetId,
     record: GroupRecord,
-    /// A version of the cluster map that has the epoch of the record, or a later one.
+    /// A version of the cluster map that has the epoch of the record, or a later epoch.
     version: MapVersion,
     management: Rc<Management>,
     report_at: Cell<Duration>,
@@ -48,7 +48,7 @@ pub(crate) struct FormerGroup {
 
 impl FormerGroup {
     /// Returns the recorded state in the member mark of `target`. `None` means that the target has
-    /// recorded none.
+    /// recorded no state.
     pub(crate) fn of(
         mark: &MemberMarkFile,
         target: TargetId,

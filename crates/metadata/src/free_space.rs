@@ -43,8 +43,8 @@ impl FreeSpaceGauge {
     }
 
     /// Measures the free space if a measurement is due, and returns the result as an event for the
-    /// target. `None` means that the previous measurement is still valid, or that the new one has
-    /// failed.
+    /// target. `None` means that the previous measurement is still valid, or that the new
+    /// measurement has failed.
     pub(crate) fn look(&mut self, now: Duration) -> Option<Event> {
         let is_fresh = self.looked_at.is_some_and(|at| now < at + FREE_SPACE_VALID);
         if is_fresh && self.logged_since < FREE_SPACE_LOG_BYTES {

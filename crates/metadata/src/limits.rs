@@ -102,8 +102,8 @@ pub const MAX_PARKED: usize = 100_000;
 /// operations may wait for these transactions.
 pub const PARKED_RESERVE: usize = 100_000;
 /// Maximum number of connections on which the target sends the reply to one request. A client
-/// abandons a connection before it repeats a request on the next one, so only the most recent
-/// connections can still be in use.
+/// abandons a connection before it repeats a request on the next connection, so only the most
+/// recent connections can still be in use.
 pub const MAX_REPETITIONS: usize = 8;
 /// Maximum number of slots of a session.
 pub const MAX_SLOTS: u32 = skep_wire::limits::MAX_SLOTS;
@@ -281,13 +281,13 @@ pub const SYNC_PATIENCE: Duration = Duration::from_secs(3);
 /// again. A disk that hung once often hangs again soon. The time doubles with each failure of the
 /// member, up to [`LONGEST_DAMPING`].
 pub const HANG_DAMPING: Duration = Duration::from_secs(10);
-/// The same time for a member that did not answer, from its second failure on. After the first one,
-/// the primary counts the member as soon as the member has caught up.
+/// The same time for a member that did not answer, from its second failure on. After the first
+/// failure, the primary counts the member as soon as the member has caught up.
 pub const SILENCE_DAMPING: Duration = Duration::from_secs(2);
 /// Maximum of [`HANG_DAMPING`] and [`SILENCE_DAMPING`] after several failures. Meanwhile the group
 /// has one member less, so it must not be much longer than the drops that it prevents.
 pub const LONGEST_DAMPING: Duration = Duration::from_secs(60);
-/// Time after the newest failure of a member after which the primary forgets the earlier ones.
+/// Time after the newest failure of a member after which the primary forgets the earlier failures.
 pub const FAILURES_FORGOTTEN_AFTER: Duration = Duration::from_secs(600);
 /// Time between two confirmations of a member above which the member does not count as steady. The
 /// primary sends a member that follows a request at least every [`LEASE_RENEWAL`].

@@ -58,7 +58,7 @@ pub(crate) struct Progress {
 
 impl Progress {
     /// Returns the larger value of each field, because an old message about progress may arrive
-    /// after a newer one.
+    /// after a newer message.
     pub(crate) fn max(self, other: Self) -> Self {
         Self { appended: self.appended.max(other.appended), synced: self.synced.max(other.synced) }
     }

@@ -92,7 +92,7 @@ pub struct MetadataTarget<E> {
     truncation_replies: TruncationReplies,
     pub(crate) target: TargetId,
     /// The target has released all replies, calls and operations that waited until this record or
-    /// an earlier one was *safe*.
+    /// an earlier record was *safe*.
     released: Lsn,
     pub(crate) senders: SenderEpochs,
 }

@@ -36,7 +36,8 @@ impl Membership {
     /// returns the membership with this map.
     ///
     /// # Errors
-    /// `Deposed` if it is not. In this case the role of the target has ended.
+    /// `Deposed` if the target is not a member of the group any more. The role of the target has
+    /// then ended.
     pub(crate) fn check_same(&self, map: Arc<ClusterMap>) -> Result<Self> {
         let (group, target) = (self.group, self.target);
         Self::of(map, target).filter(|it| it.group == group).ok_or_else(|| {

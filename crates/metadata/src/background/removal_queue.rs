@@ -3,9 +3,9 @@
 //! The store has a work item for each of these chunk files. With the queue, the job need not scan
 //! the store: after a million removals, a scan would pass a million tombstones (markers of removed
 //! keys). If the queue was full, or if the target has just started, the store has work items that
-//! the queue lacks. In these cases, the job reads the work items from the store in *rounds*. A
-//! round reads each work item of the group once. Each refill of the queue continues the round at a
-//! cursor.
+//! the queue lacks. To find these work items, the job reads the work items from the store in
+//! *rounds*. A round reads each work item of the group once. Each refill of the queue continues the
+//! round at a cursor.
 //!
 //! # Invariants
 //! - Unless `has_more` is set, each work item in the store is in the queue or in a request in

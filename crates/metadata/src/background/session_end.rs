@@ -71,7 +71,7 @@ pub(super) fn record_end<E: Engine>(
 }
 
 /// Performs one step of the clean-up of an ended session. The first steps close its open files, and
-/// the next ones release its locks. The last step deletes the session's record.
+/// the next steps release its locks. The last step deletes the session's record.
 pub(super) fn clean_up<E: Engine>(
     context: &mut Context<'_, E>,
     session: SessionId,

@@ -96,7 +96,7 @@ impl FjallEngine {
     pub fn block_loads(&self) -> BlockLoads {
         let metrics = self.keyspace.metrics();
         // The store increments the count of cached loads and the count of all loads one after the
-        // other, so the first one may briefly be higher.
+        // other, so the count of cached loads may briefly be higher than the count of all loads.
         let loads = |cached: usize, all: usize| (cached as u64, all.saturating_sub(cached) as u64);
         BlockLoads([
             loads(metrics.data_block_load_cached_count(), metrics.data_block_load_count()),

@@ -48,8 +48,8 @@ pub(crate) fn run<E: Engine>(
             _ => {}
         }
     }
-    // If this group serves both directories, the rename replaces an entry by another one, so it
-    // needs no free space.
+    // If this group serves both directories, the rename replaces an entry by another entry, so the
+    // rename needs no free space.
     let is_new_here = existing.is_none() && !context.is_local(request.from_directory)?;
     if is_new_here || request.whiteout.is_some() {
         context.check_free_space()?;

@@ -47,7 +47,7 @@ pub(crate) fn run<E: Engine>(
     let first_reply = FirstReply { inode, created, pattern, truncate_generation };
     context.op.first_reply = Some(first_reply);
     // The handler of the change reads its request from `op.body`. Restore the body of the replay
-    // after that, because the operation may run again.
+    // after this handler has run, because the operation may run again.
     let own = std::mem::replace(&mut context.op.body, body.0);
     let result = dispatch(context, message);
     context.op.body = own;
@@ -82,7 +82,8 @@ fn check<E: Engine>(context: &Context<'_, E>, message: u16, body: &[u8]) -> Resu
 }
 
 /// Whether a request truncates a file. Such a request cannot be replayed, because a second
-/// truncation would remove bytes that programs have written to the chunk files since the first one.
+/// truncation would remove bytes that programs have written to the chunk files since the first
+/// truncation.
 fn truncates(message: u16, body: &[u8]) -> bool {
     match message {
         Open::ID => Open::from_bytes(body).is_ok_and(|it| it.truncate),

@@ -33,7 +33,7 @@ pub(crate) fn run<E: Engine>(
     let Attributes { size, truncate_generation, .. } = record.attributes;
     // The client may also have a higher generation: the one of a truncation that a power loss has
     // reverted. If the client repeats a lost write that came after this truncation, the write must
-    // stay lost: it would mix with bytes that the truncation had removed.
+    // stay lost: its bytes would mix with bytes that the truncation had removed.
     if request.truncate_generation != truncate_generation || (request.appends && offset < size) {
         let what = format!(
             "cannot write inline bytes of file {inode}: the end of the file has moved to byte \

@@ -80,7 +80,7 @@ impl Wait {
     }
 
     /// Counts the grant of a conflicting later claim. When the count reaches [`MAX_OVERTAKEN`], the
-    /// wait gets a barrier. Each barrier is twice as long as the previous one, up to
+    /// wait gets a barrier. Each barrier is twice as long as the previous barrier, up to
     /// [`LONGEST_BARRIER`].
     fn overtake(&mut self, now: Duration) {
         self.end_barrier(now);

@@ -15,8 +15,9 @@
 //!   or to a failed write, whose bytes the client will overwrite with zeros. If the writer dies,
 //!   the size recovery counts these bytes, as it counts bytes of chunk files.
 //!
-//! [`InlineRecord::new`] ensures the first invariant, and `handlers::write_inline` the second one.
-//! The third one relates the target to its clients, so no function here can check it.
+//! [`InlineRecord::new`] ensures the first invariant, and `handlers::write_inline` the second
+//! invariant. The third invariant relates the target to its clients, so no function here can check
+//! it.
 //!
 //! Held by the tests `inline_parts_equal_one_flat_list_of_bytes`,
 //! `removed_file_leaves_no_inline_bytes_beyond_its_size` and
@@ -40,7 +41,7 @@ use skep_wire::metadata::{Replay, ReplayReply};
 use std::ops::Range;
 
 /// Adds the LSN of the log record to the reply to `WriteInline` or `RemoveInline`, also if a client
-/// has repeated the inline write with `Replay`. The handler cannot do this, because the target
+/// has repeated the inline write with `Replay`. The handler cannot add the LSN, because the target
 /// assigns the LSN after the handler has run. `message` is the id of the request, and `body` has
 /// its bytes.
 pub(crate) fn stamp(message: u16, body: &[u8], lsn: Lsn, reply: &mut Vec<u8>) -> Result<()> {
@@ -186,8 +187,8 @@ impl<E: Engine> Context<'_, E> {
         Ok(added > removed)
     }
 
-    /// Truncates the stored inline bytes of a file to `size` bytes. Does nothing if they are not
-    /// longer.
+    /// Truncates the stored inline bytes of a file to `size` bytes. Does nothing if the inline
+    /// bytes are not longer than the new size.
     ///
     /// # Errors
     /// `Corrupt` if the part with the last remaining byte does not match its checksum.

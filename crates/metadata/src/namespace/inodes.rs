@@ -34,7 +34,7 @@ pub(crate) fn check_written(written: &WrittenExtent) -> Result<()> {
 ///
 /// The pattern can only have changed because a power loss has reverted the open of this client.
 /// Readers use the new pattern and do not find the bytes that the client has written with the old
-/// one, so the file must not get a size that covers these bytes.
+/// pattern, so the file must not get a size that covers these bytes.
 ///
 /// # Errors
 /// `Stale` if the pattern has another generation.
@@ -76,7 +76,7 @@ impl<E: Engine> Context<'_, E> {
     /// Sets the modification time and the change time to now. This replaces even a later
     /// modification time, which a program may have set: a client's kernel drops the cached pages of
     /// a file only when the modification time differs. The change time, which only metadata sets,
-    /// never goes back, and two changes never have the same one.
+    /// never goes back, and two changes never have the same change time.
     pub(crate) fn touch_modified(&self, attributes: &mut Attributes) {
         self.touch_changed(attributes);
         attributes.modified = attributes.changed;
@@ -84,7 +84,7 @@ impl<E: Engine> Context<'_, E> {
 
     /// Sets the change time of an inode to now, and increments its change counter. If this is not
     /// later than the last change time, because the clock of the host was set back or has not
-    /// advanced since, the change time becomes one nanosecond later than the last one.
+    /// advanced since, the change time becomes one nanosecond later than the last change time.
     pub(crate) fn touch_changed(&self, attributes: &mut Attributes) {
         attributes.changed = self.wall().max(attributes.changed.plus_nanosecond());
         attributes.change_counter += 1;
@@ -148,7 +148,7 @@ impl<E: Engine> Context<'_, E> {
     ) -> Result<StripePattern> {
         let first_reply = self.op.first_reply.as_ref().filter(|it| it.created);
         if let Some(pattern) = first_reply.and_then(|it| it.pattern.clone()) {
-            // This is a replay. Keep the first pattern, because storage already has its chunk
+            // The change is a replay. Keep the first pattern, because storage already has its chunk
             // files.
             pattern.check()?;
             return Ok(pattern);

@@ -21,7 +21,7 @@ fn one_open(mode: OpenMode) -> OpenCounts {
 impl<E: Engine> Context<'_, E> {
     /// Returns whether a file is shared after the session of this request has opened it. A file is
     /// shared if several sessions have it open and at least one of them may write. Returns
-    /// [`Stop::Held`] until each session that must acknowledge the sharing has done so.
+    /// [`Stop::Held`] until each session that must acknowledge the sharing has acknowledged it.
     pub(crate) fn check_shared(&mut self, inode: InodeId, mode: OpenMode) -> Result<bool, Stop> {
         let session = self.session()?;
         let holders = self.shared.sharing.holders(inode);
@@ -145,7 +145,7 @@ impl<E: Engine> Context<'_, E> {
     ) -> Result<(), Stop> {
         let inode = record.attributes.inode;
         // Ignore whether the open was counted: a power loss may have reverted the open, and the
-        // size that the client has reported applies in this case too.
+        // size that the client has reported also applies after such a power loss.
         self.uncount_opens(session, inode, one_open(mode))?;
         if record.attributes.links == 0 && self.opens(inode)?.is_zero() {
             self.dispose(record)?;
@@ -156,7 +156,7 @@ impl<E: Engine> Context<'_, E> {
     /// Removes the open of a request that fails after its transaction. Also marks the request as
     /// undone in its slot. So a retry runs again, and `AskOutcome` reports that the request was not
     /// executed. The slot keeps the sequence number: a client that has seen this number in a
-    /// comparison would take a lower one for the sign of an old backup.
+    /// comparison would take a lower number for the sign of an old backup.
     pub(crate) fn remove_open(&mut self, open: &CountedOpen) -> Result<(), Stop> {
         let CountedOpen { session, slot, sequence, inode, mode } = *open;
         let key = Key::Slot(session, slot);

@@ -15,7 +15,7 @@ pub(crate) struct Truncation {
     /// The error of storage, if the most recent attempt to truncate the chunk files has failed.
     pub(crate) failure: Option<Error>,
     /// The storage group for which clients' requests have waited because of this truncation: the
-    /// first group that has refused, otherwise the last one that has replied. `None` until all
+    /// first group that has refused, otherwise the last group that has replied. `None` until all
     /// groups have replied.
     pub(crate) awaited: Option<GroupId>,
     /// Whether the storage hosts of all chunk files in `record` may have lost the applied
@@ -160,7 +160,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_same_truncation_stays_known_as_lost() {
+    fn loss_mark_of_a_truncation_ends_with_the_next_truncation() {
         let (mut table, inode) = (TruncationTable::default(), InodeId::new(2));
         let applied = |generation| TruncationRecord {
             generation,

@@ -242,8 +242,8 @@ impl<E: Engine> Context<'_, E> {
     /// Ends a truncation after storage has synced its chunk files. `lost` contains the component
     /// and the index of each chunk file whose storage host may have lost power between the
     /// truncation and the sync. If no writer has the file open, these chunk files are truncated
-    /// again. Otherwise, a size recovery of the file must not measure them, because they may have
-    /// old bytes beyond the end.
+    /// again. Otherwise, a size recovery of the file must not measure these chunk files, because
+    /// they may have old bytes beyond the end.
     pub(crate) fn settle_truncation(
         &mut self,
         inode: InodeId,

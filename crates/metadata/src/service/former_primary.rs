@@ -1,7 +1,7 @@
 //! The end of a primary that is deposed while its disk hangs.
 //!
 //! The thread of such a target could end, and the node could open the target again, only when the
-//! disk goes on. So the thread first replies to the new primary without the disk. This ends the
+//! disk works again. So the thread first replies to the new primary without the disk. This ends the
 //! wait of the new primary for the lease, and lets it have this member dropped
 //! ([`crate::shipping::former_primary`]). If the disk does not hang, the target is opened again as
 //! after each change of its role, and releases its lease then.
@@ -24,11 +24,11 @@ use crate::term::Membership;
 use skep_types::{ErrorCode, MapVersion, Result};
 use std::time::Duration;
 
-/// Maximum time for which the former primary replies to the new one. The new primary needs a
-/// fraction of this time to get the cluster map, to send two requests, and to have the former one
-/// dropped.
+/// Maximum time for which the former primary replies to the new primary. The new primary needs a
+/// fraction of this time to get the cluster map, to send two requests, and to let management drop
+/// the former primary.
 const RELEASE_LIMIT: Duration = Duration::from_secs(5);
-/// Interval at which the former primary checks whether its disk goes on.
+/// Interval at which the former primary checks whether its disk works again.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// Replies to the new primary until it has this target dropped, if the disk of this target hangs.

@@ -99,7 +99,7 @@ fn body_bytes(event: &Event) -> usize {
 
 impl Inbox {
     /// Adds an event that is not a request. A cluster map replaces the map that waits already,
-    /// because the target needs only the newest one.
+    /// because the target needs only the newest map.
     pub(super) fn put(&mut self, event: Event) {
         if matches!(event, Event::Map(_)) {
             let is_map = |waiting: &&mut Event| matches!(waiting, Event::Map(_));

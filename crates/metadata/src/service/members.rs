@@ -32,8 +32,8 @@ const MANAGEMENT_PATIENCE: Duration = Duration::from_secs(1);
 /// The state of a target's thread that is used only in groups of several members.
 #[derive(Debug, Default)]
 pub(super) struct MembershipState {
-    /// Whether the target accepts no further requests. This holds while too many log records in
-    /// memory wait for the confirmation of another member.
+    /// Whether the target accepts no further requests, because too many log records in memory wait
+    /// for the confirmation of another member.
     pub(super) is_backlogged: Cell<bool>,
     /// Whether a request to management about the group is in flight.
     is_changing: Cell<bool>,
@@ -172,7 +172,7 @@ pub(super) fn add_record(actions: &mut [Action], mark: &MemberMarkFile) {
 /// Adds to the member mark of this target the members that the requests to management in `actions`
 /// concern, because management may carry out the requests after the end of this process. `version`
 /// is the version of the cluster map that the state machine had when it made the requests. The
-/// caller must call this before it performs the actions.
+/// caller must call this method before it performs the actions.
 pub(super) fn note_requests(
     shell: &Shell,
     actions: &[Action],

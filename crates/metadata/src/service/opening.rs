@@ -28,7 +28,7 @@ pub(super) struct Contents {
     pub(super) records: Vec<Record>,
     /// Epoch of the last log record.
     pub(super) epoch: Epoch,
-    /// LSN and epoch of a record that the log may lack: the last one in the store when a copy of
+    /// LSN and epoch of a record that the log may lack: the last record in the store when a copy of
     /// the store or the role of a backup member ended. Epoch zero means that the epoch is not
     /// known.
     pub(super) previous: (Lsn, Epoch),
@@ -71,8 +71,8 @@ pub(super) fn start_of(
 ///
 /// An earlier process of this target may have acknowledged a request of the previous primary, whose
 /// lease may not have ended yet. This holds even if the group has no other member any more, because
-/// the previous primary may not know that it was removed. The bound is zero if the earlier process
-/// has already waited.
+/// the previous primary may not have received the map that removed it from the group. The bound is
+/// zero if the earlier process has already waited.
 pub(super) fn succession_at_start(
     membership: &Membership,
     promise_bound: Duration,

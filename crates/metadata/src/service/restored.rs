@@ -92,10 +92,11 @@ impl RestoredMarks {
     /// members in the epoch `epoch`.
     ///
     /// In an epoch from before the restore, the target would give the LSNs of its missing records
-    /// to other records. A member that does not serve may have the missing ones, with the same
-    /// epoch, so no comparison would find the difference. The cluster map of this process may be
-    /// old, so only an epoch that has begun after a report of this process is certainly a new one.
-    /// Management begins a new epoch because of the report ([`skep_cluster::losses`]).
+    /// to other records. A member that does not serve may have the missing records, with the same
+    /// epoch, so no comparison of the two logs would find the difference. The cluster map of this
+    /// process may be old, so only an epoch that has begun after a report of this process is
+    /// certainly a new epoch. Management begins a new epoch because of the report
+    /// ([`skep_cluster::losses`]).
     pub(super) fn permits_leading_in(&self, epoch: Epoch) -> bool {
         !self.is_restored.get() || self.reported_in.get().is_some_and(|reported| reported < epoch)
     }
@@ -203,7 +204,8 @@ mod tests {
         assert!(!marks.is_removal_off());
     }
 
-    /// The process may begin with an old cluster map, whose epoch is not the newest one.
+    /// The process may begin with an old cluster map, whose epoch is not the newest epoch of the
+    /// group.
     #[test]
     fn restored_primary_leads_only_in_an_epoch_after_its_report() {
         let marks = RestoredMarks {

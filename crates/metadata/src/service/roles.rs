@@ -8,10 +8,10 @@
 //! again.
 //!
 //! # A primary that may lack records
-//! If the target's host has lost power, the target may lack log records that it has confirmed.
-//! In this case the target does not act as the primary while another member serves, because its new
-//! records could replace records that the other member has. Until the map changes, the target runs
-//! as a backup member, which refuses all requests.
+//! If the target's host has lost power, the target may lack log records that it has confirmed. Such
+//! a target does not act as the primary while another member serves, because its new records could
+//! replace records that the other member has. Until the map changes, the target runs as a backup
+//! member, which refuses all requests.
 //!
 //! # A restored management
 //! After management was restored from a backup, another member may have newer records, also a
@@ -22,7 +22,7 @@
 //!
 //! # A primary with an old cluster map
 //! If a process ends before it has stored its newest cluster map, the next process starts with an
-//! older one. According to that map the target may be the only serving member, although management
+//! older map. According to that map the target may be the only serving member, although management
 //! has meanwhile marked another member as in sync. So the primary records each request to mark a
 //! member as in sync in its member mark before it sends the request. The next process then delays
 //! each reply until this member has the records. If the map of the next process does not contain

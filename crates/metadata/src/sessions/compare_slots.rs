@@ -1,15 +1,16 @@
 //! The comparison of slots after a start of the target (`CompareSlots`). Each request of a client
-//! for a change contains the start number of the target that the client knows. After a start, the
-//! client compares its acknowledged changes with the slots of the target. Until then, the target
-//! executes no change of the session.
+//! for a change contains the start number of the target that the client has received last. After a
+//! start, the client compares its acknowledged changes with the slots of the target. Until then,
+//! the target executes no change of the session.
 //!
 //! A power loss may have reverted acknowledged changes. The transaction of a change also stores the
 //! sequence number of its request in the slot. So a client finds the lost requests of a slot: their
 //! sequence numbers are higher than the number that the target has stored.
 //!
 //! # Invariants
-//! - The target executes no change with another start number than the current one. A client sends a
-//!   start number only after it has opened the session or compared the slots during that start.
+//! - The target executes no change whose start number differs from the current start number. A
+//!   client sends a start number only after it has opened the session or compared the slots during
+//!   that start.
 //! - The target sends a start number to clients only when the log record of the start is
 //!   *safe*, so no two starts have the same number.
 //! - A power loss never reverts the session itself, because it is synced before its client uses it.

@@ -75,8 +75,8 @@ impl<E: Engine> MetadataTarget<E> {
     /// (docs/design/0006-fencing.md).
     ///
     /// If many clients are silent at the same time, the network of this target has probably failed.
-    /// In this case management does not remove the clients whose heartbeats it receives, and their
-    /// sessions continue.
+    /// Management does not remove clients whose heartbeats it receives, so the sessions of these
+    /// clients continue.
     pub(crate) fn expire_sessions(&mut self) {
         let lease = self.lease();
         let SilentClients { expired, doubtful } =

@@ -78,7 +78,7 @@ impl<E: Engine> MetadataTarget<E> {
                 (Outcome::Executed { reply: record.reply }, Some(record.lsn))
             }
             // The client has sent a newer request in the slot, so it has received the reply to this
-            // one.
+            // request.
             Some(record) if record.sequence > sequence => (Outcome::Unknown, None),
             _ => (Outcome::NotExecuted, None),
         }))

@@ -70,7 +70,7 @@ impl<E: Engine> MetadataTarget<E> {
     }
 
     /// Returns whether an operation may run now. A replayed change may run only when it is the next
-    /// one in the order of the replay.
+    /// change in the order of the replay.
     ///
     /// # Errors
     /// `Stale` for a replayed change of a session that takes no part in the replay, or for the

@@ -133,8 +133,8 @@ impl<E: Engine> MetadataTarget<E> {
         if line.modifies || properties::has(header.message, Property::NeedsSession) {
             self.sessions.check(header)?;
         }
-        // A sync of a client also names a start. Its reply would otherwise say that all earlier
-        // changes are durable, although the client does not know yet which of them are lost.
+        // A sync of a client also names a start. Otherwise its reply would confirm all earlier
+        // changes as durable before the client has found out which of these changes are lost.
         let is_sync = header.is_durable() && header.start() != 0;
         if line.modifies || header.message == EndReplay::ID || is_sync {
             self.check_start(header)?;

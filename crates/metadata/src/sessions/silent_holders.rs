@@ -87,8 +87,8 @@ impl SilentHolders {
         match self.list.try_lock() {
             Ok(mut list) => *list = found,
             Err(TryLockError::Poisoned(poisoned)) => *poisoned.into_inner() = found,
-            // The list is being read for a snapshot. Skip this update, because the next one follows
-            // soon.
+            // The list is being read for a snapshot. Skip this update, because the next update
+            // follows soon.
             Err(TryLockError::WouldBlock) => {}
         }
     }

@@ -49,7 +49,7 @@ pub(crate) struct Session {
     /// without its client arrives.
     is_expired: bool,
     /// Lease that the client has acknowledged. If the cluster's settings change to a longer lease,
-    /// the longer one applies immediately. A shorter lease applies as soon as the client has
+    /// the longer lease applies immediately. A shorter lease applies as soon as the client has
     /// acknowledged it.
     pub(crate) lease: Duration,
 }

@@ -23,9 +23,9 @@
 //! file, or when the session ends.
 //!
 //! # Invariants
-//! - Each session that has a shared file open knows that the file is shared: from the reply to its
-//!   open, or from a notification that it has acknowledged. Held by the checker `check_sharing` of
-//!   the simulator.
+//! - Each session that has a shared file open has learned that the file is shared: from the reply
+//!   to its open, or from a notification that the session has acknowledged. Held by the checker
+//!   `check_sharing` of the simulator.
 //! - A notification awaits only sessions that have the file open. It is complete when each of these
 //!   sessions has acknowledged it or has closed the file.
 //! - `pending` has exactly the notifications that `notifications` awaits, by session.
@@ -200,8 +200,8 @@ impl Sharing {
     }
 
     /// Removes and returns the files whose notification is complete. The opens that waited for it
-    /// run again in the same batch. They need the acknowledgements, which the table keeps until
-    /// [`Self::end_batch`].
+    /// run again in the same batch. These operations need the acknowledgements, which the table
+    /// keeps until [`Self::end_batch`].
     pub(crate) fn take_completed(&mut self) -> Vec<InodeId> {
         std::mem::take(&mut self.completed)
     }

@@ -143,7 +143,7 @@ impl<E: Engine> Backup<E> {
     /// Handles events as one batch. Returns the actions, which the caller must perform in order.
     ///
     /// # Errors
-    /// - `Corrupt` if the primary ships a record that cannot be the next one.
+    /// - `Corrupt` if the primary ships a record that cannot be the next record.
     /// - The error of the engine, if it fails.
     ///
     /// The caller must not use the backup member again after an error.
@@ -221,8 +221,8 @@ impl<E: Engine> Backup<E> {
         self.completeness.diverges
     }
 
-    /// Whether the member must remove its store and its log. This holds after the member has agreed
-    /// to receive a copy of the primary's store. The caller then ends this role.
+    /// Whether the member must remove its store and its log, because the member has agreed to
+    /// receive a copy of the primary's store. The caller then ends this role.
     pub fn discards(&self) -> bool {
         self.completeness.discards
     }
@@ -278,8 +278,8 @@ impl<E: Engine> Backup<E> {
         self.records.last()
     }
 
-    /// Returns the highest epoch of the records in the log, including records that later ones have
-    /// replaced. The member must not become the primary according to a map of a lower epoch.
+    /// Returns the highest epoch of the records in the log, including records that later records
+    /// have replaced. The member must not become the primary according to a map of a lower epoch.
     pub fn newest_epoch(&self) -> Epoch {
         self.own.newest_epoch()
     }

@@ -5,11 +5,11 @@
 //! # Members that may lack records
 //! A member whose host has lost power may lack records that it has confirmed. In each epoch, the
 //! primary's first request to this process contains the LSN of the primary's last record. The
-//! member does not take over before it has all records up to this last one. The primary replies to
-//! a change after this record only when the member has the record of the change, so no acknowledged
-//! record is missing. The same rule applies if the group has skipped epochs because management was
-//! restored from a backup. In this case another member may have been the primary in a skipped
-//! epoch.
+//! member does not take over before it has all records up to this last record. The primary replies
+//! to a change after this record only when the member has the record of the change, so no
+//! acknowledged record is missing. The same rule applies if the group has skipped epochs because
+//! management was restored from a backup. After such a restore, another member may have been the
+//! primary in a skipped epoch.
 //!
 //! # Members whose stores diverge
 //! A store has only *safe* records, and no later primary lacks a safe record. An administrator can
@@ -97,8 +97,8 @@ impl Completeness {
     }
 
     /// Whether a request cannot show whether the store diverges: the last record of the primary is
-    /// earlier than the last one in the store, `stored`, and the request may be an old one. The
-    /// next request names this process.
+    /// earlier than the last record in the store, `stored`, and the request may be an old request.
+    /// The next request names this process.
     pub(super) fn is_inconclusive(&self, last: Lsn, stored: Lsn) -> bool {
         last < stored && self.goal.is_none() && !self.has_followed
     }

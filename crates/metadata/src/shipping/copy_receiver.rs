@@ -16,7 +16,7 @@
 //!   has no later key.
 //! - The copy counts as complete only after all key-value pairs are durable.
 //!
-//! `check_invariants` checks the state of the receiver, which does not know the primary's store.
+//! `check_invariants` checks the state of the receiver, which has no access to the primary's store.
 //!
 //! Held by the tests `copy_continues_after_a_restart_of_either_side` and
 //! `copy_ends_only_when_its_last_part_is_on_the_device`, and by the checker `check_store` of the
@@ -296,8 +296,9 @@ impl<E: Engine> CopyReceiver<E> {
                 Ok(batch) => batch,
                 Err(error) => return Ok(Err(malformed(error.context()))),
             };
-            // Skip changes of keys that the copy has not reached. This part or a later one contains
-            // the pairs of these keys, and the primary reads these pairs after the changes.
+            // Skip changes of keys that the copy has not reached. This part or a later part
+            // contains the pairs of these keys, and the primary reads these pairs after the
+            // changes.
             let known = batch.mutations.into_iter().filter(|it| it.key.0 <= part.after.0);
             changes.extend(known.map(|it| (it.key.0, it.value.map(|value| value.0))));
         }
@@ -376,8 +377,8 @@ impl<E: Engine> CopyReceiver<E> {
     }
 
     /// Reports to management that the log of this member is empty, if the map makes this member
-    /// serve. This happens only if management was restored from a backup. The group then continues
-    /// with the members that have records.
+    /// serve. A map makes such a member serve only if management was restored from a backup. The
+    /// group then continues with the members that have records.
     fn report_loss(&mut self) {
         let after = self.limits.members.lease_times(self.own.map()).take_over_after;
         let is_wanted = self.own.serves() || self.own.is_primary();

@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn pause_between_confirmations_begins_the_time_again() {
+    fn steady_time_of_a_member_begins_again_after_its_silence() {
         let mut damping = FlapDamping::default();
         damping.fail(true, SECOND);
         damping.confirm(2 * SECOND);

@@ -24,7 +24,7 @@
 //!
 //! # Comparison
 //! The member's log equals the log of the primary up to some record. At the beginning of an epoch,
-//! and after the loss of a message, the primary does not know this record. It then sends one
+//! and after the loss of a message, the primary has not found this record yet. It then sends one
 //! request at a time, until the member confirms that it has the record before the first record of a
 //! request. After that, several requests may be in flight. If the member restarts, the comparison
 //! must be repeated, since the new process has not stored the result.
@@ -183,7 +183,8 @@ impl MemberLink {
         self.standing.note_synced(self.progress.synced);
         if awaited.is_some_and(|it| held.appended < it.appended) {
             // The process of the member has restarted. Send a request that makes the new process
-            // compare its records, because no request in flight does this.
+            // compare its records, because no request in flight lets the process compare its
+            // records.
             self.resume(next_number);
         } else if !was_awaited && is_current {
             if held.is_behind {
@@ -317,7 +318,7 @@ impl MemberLink {
 
     /// Whether the member lacks at most [`JOIN_LAG`] records, and the primary has all these records
     /// in memory. A member with an incomplete store needs more than these records, even if the
-    /// primary's memory has all records since the first one.
+    /// primary's memory has all records since the first record.
     pub(super) fn is_close_to(&self, window: &RecordWindow) -> bool {
         let appended = self.progress.appended;
         let lag = window.last().raw().saturating_sub(appended.raw());

@@ -12,11 +12,12 @@
 //!   a piece stays valid in every later epoch.
 //! - At most one read is in progress.
 //!
-//! The types enforce the second invariant. For the first one, each read ends before the records
-//! that the primary has in memory, and `Shipper::check_invariants` checks that all earlier records
-//! are safe.
+//! The types enforce the second invariant. For the first invariant, each read ends before the
+//! records that the primary has in memory, and `Shipper::check_invariants` checks that all earlier
+//! records are safe.
 //!
-//! Held by the test `absent_member_gets_only_records_that_the_primary_has_synced`: the first one.
+//! Held by the test `absent_member_gets_only_records_that_the_primary_has_synced`: the first
+//! invariant.
 
 use super::record_window::{RecordWindow, record_bytes};
 use super::{FoundRecords, LogRead, following, preceding};

@@ -3,7 +3,7 @@
 //!
 //! # A cluster map that is older than the log
 //! A process can end before it has stored its newest cluster map, and then starts with an older
-//! one. If the log has a record of a higher epoch than this map, the member may have served in the
+//! map. If the log has a record of a higher epoch than this map, the member may have served in the
 //! higher epoch under another primary. So the member refuses all requests until a map of the higher
 //! epoch arrives. Otherwise the primary of the older map could replace acknowledged records.
 //!
@@ -26,7 +26,7 @@ pub(super) struct OwnGroup {
     pub(super) target: TargetId,
     map: Arc<ClusterMap>,
     senders: SenderEpochs,
-    /// The highest epoch of the records in the log, including records that later ones have
+    /// The highest epoch of the records in the log, including records that later records have
     /// replaced.
     newest_epoch: Epoch,
 }

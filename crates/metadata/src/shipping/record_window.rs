@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn trim_keeps_the_newest_records_and_all_unsafe_ones() {
+    fn trim_keeps_the_newest_records_and_all_unsafe_records() {
         let bytes = RECORD_HEADER_BYTES + 10;
         let kept = |last, most| {
             let mut window = window();

@@ -94,9 +94,9 @@ impl Standing {
     }
 
     /// Returns the standing of the member at the beginning of the next epoch, before the primary
-    /// knows whether the member serves. Only failures are remembered, and a disk that hangs.
-    /// Otherwise the primary would count the member again immediately, and replies would wait for
-    /// it again.
+    /// has received the map that shows whether the member serves. Only failures are remembered, and
+    /// a disk that hangs. Otherwise the primary would count the member again immediately, and
+    /// replies would wait for it again.
     pub(super) fn of_next_epoch(&self) -> Self {
         let owed_sync = self.owed_sync.filter(|_| self.has_hanging_disk());
         Self { owed_sync, damping: self.damping, ..Self::new(LinkRole::Absent) }

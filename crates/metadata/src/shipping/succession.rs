@@ -12,8 +12,9 @@
 //! ([`super::shipper`]).
 //!
 //! The first rule does not hold for a primary of an earlier version, and after a restore of
-//! management all members serve. So there is a second rule: a new primary waits at least as long
-//! as the previous primary would still have waited. It knows that time from the requests.
+//! management all members serve. So there is a second rule: a new primary waits at least as long as
+//! the previous primary would still have waited. The requests of the previous primary contain the
+//! remaining time.
 //!
 //! # Release
 //! The wait ends earlier if the previous primary itself confirms that it is no longer the primary.
@@ -26,8 +27,8 @@
 //!
 //! - The new term follows directly on the last epoch in which this process received requests. So no
 //!   third target was the primary between the two terms.
-//! - The leases of all primaries before the previous one have ended. The previous primary had to
-//!   wait for these leases too, and reported the remaining time in its requests.
+//! - The leases of all primaries before the previous primary have ended. The previous primary had
+//!   to wait for these leases too, and reported the remaining time in its requests.
 //!
 //! [`LogHeld`]: skep_wire::log_shipping::LogHeld
 

@@ -15,7 +15,7 @@ use std::time::Duration;
 pub(super) struct SyncWait {
     pub(super) connection: ConnectionId,
     pub(super) header: Header,
-    /// The reply waits until the backup member has synced a later record than this one.
+    /// The reply waits until the backup member has synced a later record than this record.
     synced: Lsn,
     until: Duration,
 }
@@ -25,8 +25,8 @@ pub(super) struct SyncWait {
 pub(super) struct SyncWaits(VecDeque<SyncWait>);
 
 impl SyncWaits {
-    /// Adds a request. If too many requests wait, removes and returns the oldest one, to which the
-    /// caller must reply.
+    /// Adds a request. If too many requests wait, removes and returns the oldest request, to which
+    /// the caller must reply.
     pub(super) fn push(
         &mut self,
         (connection, header): (ConnectionId, Header),

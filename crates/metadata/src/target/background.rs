@@ -28,7 +28,7 @@ impl<E: Engine> MetadataTarget<E> {
                 }
                 JobTask::SendCommit { group, number } => {
                     // After a start of the target, a serving member may not have synced the
-                    // decision record yet. In this case the commit must wait for that sync.
+                    // decision record yet. The commit must wait for the sync of this record.
                     let key = Key::Decision(number).to_bytes();
                     let is_safe = self.table.get_safe::<DecisionRecord>(&key)?.is_some();
                     let after = (!is_safe).then(|| self.last_logged());

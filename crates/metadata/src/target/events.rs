@@ -106,7 +106,8 @@ pub enum Action {
     /// [`Event::MemberReply`], or [`Event::CopyReply`] for
     /// [`crate::shipping::MemberMessage::Copy`].
     SendToMember(MemberRequest),
-    /// Read records back from the log, then report [`Event::LogRead`]. Only a primary does this.
+    /// Read records back from the log, then report [`Event::LogRead`]. Only a primary returns this
+    /// action.
     ReadLog(LogRead),
     /// Sync the log, then report [`Event::Synced`].
     Sync {

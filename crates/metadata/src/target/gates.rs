@@ -28,7 +28,7 @@ pub(crate) struct PendingReply {
     pub(crate) request: Header,
     /// Number of the change, which the header of the reply contains in place of the sequence. Zero
     /// if the change is safe when the reply leaves. `None` means that the header of the reply
-    /// repeats the sequence.
+    /// repeats the sequence of the request.
     pub(crate) change: Option<u64>,
     pub(crate) result: Result<Vec<u8>>,
 }
@@ -320,7 +320,8 @@ impl SyncGates {
             let until_held = until_held.map(|(_, reply)| reply);
             let replies = self.until_safe.range(synced).flat_map(|(_, replies)| replies);
             let replies = replies.chain(until_held.filter(|_| self.watermarks.holds_only_synced()));
-            // These records are synced here, so their replies now wait only for other members.
+            // This target has synced these records, so the replies to them wait only for other
+            // members.
             replies
                 .for_each(|it| self.waits.add(it.connection, it.request.tag, WaitReason::Copies));
         }

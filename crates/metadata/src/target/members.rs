@@ -76,8 +76,8 @@ impl<E: Engine> MetadataTarget<E> {
     }
 
     /// Takes back replies that the caller must not send, because the lease has ended during the
-    /// batch. The target sends them when it has its lease again. If another member is the primary
-    /// by then, the clients send their requests to that member again.
+    /// batch. The target sends these replies when it has its lease again. If another member is the
+    /// primary by then, the clients send their requests to that member again.
     pub fn hold_replies(&mut self, replies: Vec<Action>) {
         for reply in replies {
             if let Action::Reply { connection, request, result } = reply {
@@ -144,8 +144,8 @@ impl<E: Engine> MetadataTarget<E> {
         self.shipper.hanging_disks().chain(own).collect()
     }
 
-    /// Whether replies wait for the syncs of this target too. This holds after the target has asked
-    /// management to drop a member in this epoch.
+    /// Whether replies also wait for the syncs of this target. These syncs count if the target has
+    /// asked management to drop a member in this epoch.
     pub(crate) fn replies_wait_for_own_disk(&self) -> bool {
         self.gates.holds_only_synced()
     }

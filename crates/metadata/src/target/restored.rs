@@ -18,7 +18,7 @@ impl<E: Engine> MetadataTarget<E> {
         self.shared.numbers.skip();
         self.shared.starts.skip();
         // Close the replay: clients have only the newest of the changes that the backup lacks, and
-        // a replay of these without the earlier ones would be wrong.
+        // a replay of these changes without the earlier changes would be wrong.
         self.sessions.replay.close();
     }
 

@@ -163,11 +163,11 @@ impl<E: Engine> MetadataTarget<E> {
     /// Whether an operation that waits for `resource` keeps its prepared transaction meanwhile.
     ///
     /// Operations of two groups may each have prepared a transaction at the other group, and then
-    /// find their own resource locked by the transaction of the other. If both aborted their
+    /// find their own resource locked by the transaction of the other group. If both aborted their
     /// transactions, both would start over at the same time and could meet again. So only the
     /// operation of the group with the higher id aborts its transaction, and the other operation
-    /// waits for that. All waits with a prepared transaction lead from a group to a group with a
-    /// higher id, so no deadlock cycle can form.
+    /// waits for the end of this transaction. All waits with a prepared transaction lead from a
+    /// group to a group with a higher id, so no deadlock cycle can form.
     ///
     /// The operation waits at most for [`TRANSACTION_WAIT`], because its transaction locks
     /// resources of other groups, and the other coordinator may have failed.
@@ -340,7 +340,7 @@ impl<E: Engine> MetadataTarget<E> {
     /// Returns the LSN of that record.
     ///
     /// # Errors
-    /// `TooLarge` if the changes exceed the limit of one operation. In this case, the batch is
+    /// `TooLarge` if the changes exceed the limit of one operation. The error leaves the batch
     /// unchanged.
     fn take_changes(
         &mut self,
@@ -413,7 +413,7 @@ impl<E: Engine> MetadataTarget<E> {
     }
 
     /// Updates the sessions after a request was committed. Returns the record that must be *safe*
-    /// before the reply is sent. `None` means that the reply need not wait for this.
+    /// before the reply is sent. `None` means that the reply need not wait for a record.
     fn after_request(&mut self, header: &Header, body: &[u8], reply: &[u8]) -> Option<Lsn> {
         let slot = (header.session, header.slot);
         if catalog::message(header.message).is_some_and(|message| message.modifies) {

@@ -23,7 +23,7 @@ pub struct Start {
     /// Id of the target. The other serving members of its group must confirm each record.
     pub target: TargetId,
     /// Group epoch of the last record of the log, or zero if the log has no record. No later record
-    /// gets a lower epoch, even if the cluster map is older.
+    /// gets a lower epoch, even if the cluster map has a lower epoch.
     pub epoch: Epoch,
     /// Members about which an earlier process of this target has sent requests to management in the
     /// epoch of `map`. Management may still carry out these requests:

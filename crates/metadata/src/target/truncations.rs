@@ -206,8 +206,8 @@ impl<E: Engine> MetadataTarget<E> {
             self.note_awaited(inode, waiting.reply.connection, waiting.reply.request.tag);
             self.refuse_truncating(waiting, refusal.clone());
         }
-        // Wake the operations that wait for the truncation. Some of them fail now, and the others
-        // wait for the next attempt to truncate.
+        // Wake the operations that wait for the truncation. Some of these operations fail now, and
+        // the other operations wait for the next attempt to truncate.
         let owner = Owner::Truncation(inode);
         self.release(owner);
         let now = self.shared.now;

@@ -33,7 +33,7 @@ pub struct RequestWait {
 }
 
 /// The waits that began in the batch in progress, in order of time. If a request has several
-/// elements, the last one has the present reason.
+/// elements, the last element has the present reason.
 #[derive(Debug, Default)]
 pub(crate) struct Waits(Vec<RequestWait>);
 

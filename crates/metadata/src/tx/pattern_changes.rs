@@ -31,7 +31,7 @@ impl PatternChanges {
         self.0.insert(inode, lsn);
     }
 
-    /// Whether a power loss can revert no change of the pattern of `inode`.
+    /// Whether no power loss can revert a change of the pattern of `inode`.
     pub(crate) fn is_safe(&self, inode: InodeId) -> bool {
         !self.0.contains_key(&inode)
     }

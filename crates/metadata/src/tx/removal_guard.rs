@@ -17,7 +17,7 @@ pub(crate) struct RemovalGuard {
     /// permitted removals of chunk files yet.
     pub(crate) is_off: bool,
     /// An inode id from the name of a chunk file, whose number this target has not assigned yet.
-    /// `None` means that storage has asked about no such inode.
+    /// `None` means that storage has asked about no inode with an unassigned number.
     pub(crate) newer_inode: Option<InodeId>,
 }
 

@@ -30,8 +30,8 @@ const SKIPPED_STARTS: u64 = 1 << 12;
 /// The latest starts of the target, at most [`MAX_STARTS`].
 #[derive(Debug, Default)]
 pub(crate) struct StartNumbers {
-    /// LSN of the first log record of each start, by start number. The last start is the current
-    /// one.
+    /// LSN of the first log record of each start, by start number. The last element is the current
+    /// start.
     first: BTreeMap<u64, Lsn>,
     /// Log record that contains the current start. `None` means that the start is not logged yet.
     logged: Option<Lsn>,
@@ -80,14 +80,15 @@ impl StartNumbers {
     }
 
     /// Returns the first version (change counter) of inodes in the current start. All versions of
-    /// earlier starts are lower, including versions of changes that a power loss has reverted.
+    /// earlier starts are lower than this version, including versions of changes that a power loss
+    /// has reverted.
     pub(crate) fn first_version(&self) -> u64 {
         self.number() << VERSION_BITS
     }
 
     /// Returns the lowest truncate generation for truncations in the current start, zero in the
-    /// first start. The generations of all truncations in earlier starts are lower, also of
-    /// truncations that a power loss has reverted.
+    /// first start. The generations of all truncations in earlier starts are lower than this
+    /// generation, including truncations that a power loss has reverted.
     fn first_truncate_generation(&self) -> u64 {
         self.number().saturating_sub(1) << VERSION_BITS
     }
@@ -147,11 +148,12 @@ mod tests {
     }
 
     #[test]
-    fn change_is_lost_if_a_later_start_begins_at_or_before_it() {
+    fn change_is_lost_if_a_later_start_begins_at_its_lsn_or_before() {
         let mut starts = StartNumbers::default();
         starts.begin(Lsn::new(1));
         assert!(!starts.is_lost(&mark(1, 100)), "the start of this change is the current one");
-        // The process is killed after record 100, so the next start begins after this record.
+        // The process is killed after record 100, so the next start of the target begins with
+        // record 101.
         starts.begin(Lsn::new(101));
         assert!(!starts.is_lost(&mark(1, 100)));
         // A power loss removes the records after 150.
@@ -162,7 +164,7 @@ mod tests {
         // The change stays lost, however many records follow in the log.
         starts.begin(Lsn::new(1000));
         assert!(starts.is_lost(&mark(2, 200)) && !starts.is_lost(&mark(3, 200)));
-        // These inline marks have start numbers that the target does not have. They come from
+        // These inline marks have start numbers that the target does not have. Such marks come from
         // another target, or from this target before it was restored from a backup.
         assert!(starts.is_lost(&mark(5, 1)) && starts.is_lost(&mark(u64::MAX - 1, 1)));
     }

@@ -21,7 +21,7 @@ use skep_types::{Lsn, Result};
 use std::collections::{BTreeMap, VecDeque};
 
 /// Maximum number of layers. If a sync begins when all layers are in use, it extends the last
-/// layer. In a group of one member, each sync ends before the next one begins, so there is one
+/// layer. In a group of one member, each sync ends before the next sync begins, so there is one
 /// layer at most.
 const MAX_LAYERS: usize = 3;
 
@@ -181,7 +181,7 @@ impl<E: Engine> Table<E> {
     /// Begins a sync of all logged changes. `last` is the last logged record.
     pub(crate) fn begin_sync(&mut self, last: Lsn) {
         let changes = std::mem::take(&mut self.current);
-        // If all layers are in use, extend the last one. An extension of the first layer would
+        // If all layers are in use, extend the last layer. An extension of the first layer would
         // delay its records, and with fast syncs they might never reach the engine.
         let is_full = self.layers.len() >= MAX_LAYERS;
         match self.layers.back_mut().filter(|_| is_full) {

@@ -360,7 +360,7 @@ fn only_files_with_expired_waits_are_examined() {
 
 /// Regression test: the table kept the wait of the first owner for ever.
 #[test]
-fn wait_number_of_another_owner_replaces_the_earlier_wait() {
+fn lock_wait_with_a_reused_number_replaces_the_earlier_wait() {
     let mut locks = FileLocks::default();
     assert!(lock(&mut locks, 1, LockMode::Exclusive, 0..10));
     // Both owners belong to one session.

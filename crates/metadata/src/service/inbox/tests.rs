@@ -79,7 +79,7 @@ fn request_overtakes_the_queue_of_a_busy_client() {
 }
 
 #[test]
-fn busy_clients_do_not_fill_the_inbox_for_others() {
+fn busy_clients_leave_space_in_the_inbox_for_other_clients() {
     let mut inbox = Inbox::default();
     for node in 1..20 {
         let busy = client(node);
@@ -158,7 +158,7 @@ fn version_of(event: &Event) -> Option<u64> {
 }
 
 #[test]
-fn backlogged_target_reads_questions_about_its_group() {
+fn backlogged_target_still_reads_requests_about_its_group() {
     let mut gate = ReadGate::default();
     assert!(gate.opens_in_backlog(), "the first request may be such a question");
     gate.note(AskGroup::ID);

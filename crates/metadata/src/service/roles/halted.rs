@@ -64,7 +64,7 @@ impl Parts<'_> {
     }
 
     /// Logs, and stores for the health, that the store of a backup member has changes which its
-    /// group lacks, or that this is no longer so.
+    /// group lacks, or that it has no such changes any more.
     pub(super) fn note_divergence(&self, diverges: bool) {
         let mut halted = self.shell.membership.halted.borrow_mut();
         let is_noted = halted.as_deref() == Some(DIVERGES);

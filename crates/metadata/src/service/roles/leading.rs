@@ -55,7 +55,7 @@ impl Parts<'_> {
 
     /// Returns the record of the group after a map with the state `group`. The record stays as it
     /// is while the map may come from a restored management whose members have not been compared
-    /// with this one: the record then shows which targets may have newer changes.
+    /// with this member: the record then shows which targets may have newer changes.
     fn record_after(&self, group: &Group) -> GroupRecord {
         let present = self.mark.record();
         let is_doubtful = is_undecided(group.epoch)

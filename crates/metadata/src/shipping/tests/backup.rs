@@ -267,8 +267,8 @@ fn request_to_a_former_process_does_not_complete_a_member() {
     assert!(!member.backup.lacks_records());
 }
 
-/// Regression test: a new epoch counted as a request of the previous primary. This extended the
-/// promise, so a new primary waited twice as long.
+/// Regression test: a new epoch counted as a request of the previous primary. The new epoch
+/// extended the promise, so a new primary waited twice as long.
 #[test]
 fn new_epoch_does_not_extend_the_promise_of_a_member() {
     let mut member = with_log(&[3, 3]);
@@ -304,7 +304,7 @@ fn waiting_beat(member: &mut Member, now: Duration) {
 const WAIT: Duration = Duration::from_millis(1025);
 
 /// Returns the succession of a backup member that becomes the primary in `epoch`. It has received
-/// its first request at `began`, and its last one at `last`.
+/// its first request at `began`, and its last request at `last`.
 fn succession(began: Duration, last: Duration, epoch: u64) -> Succession {
     let mut member = with_log(&[3, 3]);
     waiting_beat(&mut member, began);

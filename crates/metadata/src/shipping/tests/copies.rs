@@ -117,7 +117,7 @@ fn member_catches_up_from_the_log_on_disk_after_a_copy() {
 }
 
 #[test]
-fn member_gets_a_copy_if_the_primary_removes_the_log_it_needs() {
+fn member_gets_a_copy_if_the_primary_removed_needed_records() {
     let mut source = Source::begin(80, 20);
     source.log_begins = 1;
     while source.log_reads < 5 {

@@ -204,7 +204,7 @@ pub(super) struct Source {
     pub(super) log_begins: u64,
     /// Number of reads of the log on disk that have found records.
     pub(super) log_reads: u32,
-    /// Whether parts after the first one have only records, as if the copy lacked many records.
+    /// Whether parts after the first part have only records, as if the copy lacked many records.
     pub(super) is_without_pairs: bool,
 }
 

@@ -34,7 +34,7 @@ fn probe(
 }
 
 #[test]
-fn member_with_a_store_ahead_of_its_primary_follows_nothing() {
+fn member_with_a_store_ahead_of_its_primary_refuses_requests() {
     let mut member = with_store_up_to_3();
     let held = probe(&mut member, (2, 2), 2, 0).unwrap();
     assert!(held.is_behind && !member.backup.diverges(), "the request may be an old one");

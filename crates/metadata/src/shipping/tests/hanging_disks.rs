@@ -28,9 +28,10 @@ fn member_with_a_hanging_disk_is_dropped() {
     assert!(primary.shipper.waits_for_hanging_disk());
 }
 
-/// All members may have the same slow disk, or the primary may have written less than the others.
+/// All members may have the same slow disk, or the primary may have written less than the other
+/// members.
 #[test]
-fn disk_of_a_member_hangs_only_compared_with_the_primary() {
+fn member_disk_is_not_hanging_if_the_primary_is_no_faster() {
     let mut primary = Primary::begin(5);
     primary.synced = 4;
     primary.shipper.set_members(&[BACKUP], &[]);

@@ -54,7 +54,7 @@ fn ask_after_silence(member: &mut Member) -> Duration {
 }
 
 #[test]
-fn restarted_member_that_asked_confirms_only_synced_records() {
+fn restarted_take_over_candidate_confirms_only_synced_records() {
     let requested = |counted| {
         let start = Start { counted, ..super::copy_network::start(3, NOW) };
         let mut backup = Backup::open(MemoryEngine::default(), [], start, TAKE_OVER_AFTER).unwrap();

@@ -20,14 +20,14 @@ fn lease_begins_when_the_acknowledged_request_was_sent() {
     assert!(primary.holds_lease(), "the member does not serve");
 }
 
-/// A member with a shorter `metadata-take-over-after` grants a shorter lease than the primary
-/// wants.
+/// A member with a shorter `metadata-take-over-after` grants a shorter lease than the primary has
+/// requested.
 #[test]
 fn primary_relies_on_a_lease_only_for_the_time_granted() {
     let mut primary = Primary::begin(3);
     primary.shipper.set_members(&[BACKUP], &[]);
     let began = primary.now;
-    // The third lease ends before the second one, and changes nothing.
+    // The third lease ends before the second lease, and changes nothing.
     for (granted_ms, end_ms) in [(0, 0), (900, 1_400), (300, 1_400)] {
         let held = LogHeld {
             epoch: Epoch::new(4),

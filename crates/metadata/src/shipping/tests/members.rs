@@ -147,7 +147,7 @@ fn stopping_member_is_dropped_immediately() {
 }
 
 /// A previous primary that stops confirms one request, which is not addressed to its process,
-/// before it refuses all others.
+/// before it refuses all other requests.
 #[test]
 fn member_is_complete_only_by_replies_of_its_present_process() {
     let mut primary = Primary::begin(3);

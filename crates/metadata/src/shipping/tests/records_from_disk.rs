@@ -41,7 +41,7 @@ fn on_disk(begins: u64, lsn: std::ops::RangeInclusive<u64>) -> Result<FoundRecor
 }
 
 /// Returns the LSNs of the records that the requests ship. Checks that each request has epoch 4 for
-/// the record before its first one.
+/// the record before the first record of the request.
 fn shipped_after_epoch_4(requests: &[MemberRequest]) -> Vec<u64> {
     for request in requests {
         if let MemberMessage::Ship(ship) = &request.message {

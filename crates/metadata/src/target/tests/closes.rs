@@ -37,7 +37,7 @@ fn closing_many_files_skips_files_that_are_not_open() {
 /// Regression test: the target treated every error about a single file like the error about a
 /// removed file, and so hid damage.
 #[test]
-fn close_of_many_files_with_a_damaged_inode_closes_none() {
+fn close_of_many_files_with_a_damaged_inode_closes_no_file() {
     let mut story = Story::begin();
     let (sound, damaged) = (story.create_as("a", 1, (0, 1)), story.create_as("b", 1, (0, 2)));
     story.target.table.write(Key::Inode(damaged).to_bytes(), Some(vec![1]));

@@ -257,7 +257,7 @@ fn lists_show_open_files_locks_and_waits_of_sessions() {
 }
 
 #[test]
-fn silent_client_is_listed_while_others_wait_for_its_lock() {
+fn silent_client_is_listed_while_clients_await_its_lock() {
     let mut story = Story::begin();
     let inode = story.create(1, (0, 1));
     assert!(story.locks(1, (0, 2), exclusive(inode, 5)));

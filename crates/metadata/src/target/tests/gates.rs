@@ -227,7 +227,7 @@ fn member_is_dropped_only_after_a_sync_of_held_records() {
 }
 
 #[test]
-fn restarted_primary_that_asked_to_drop_waits_for_own_sync() {
+fn primary_restarted_after_a_drop_request_awaits_its_own_sync() {
     let mut pair = begin_pair();
     let records = skep_format::log::scan(LOG, Lsn::new(1), &pair.log).unwrap().records;
     let engine = pair.target.engine().clone();
@@ -265,7 +265,7 @@ fn read_reply_waits_only_for_records_that_it_depends_on() {
 }
 
 #[test]
-fn error_reply_waits_for_the_records_that_caused_it() {
+fn error_reply_waits_for_the_records_that_caused_the_error() {
     let mut pair = begin_pair();
     let before = pair.target.last_logged();
     pair.run(vec![set(1)]);
@@ -371,8 +371,8 @@ fn store_never_has_records_after_the_last_safe_record() {
         pair.run(vec![set]);
         pair.sync();
         records.push(pair.target.last_logged());
-        // In most rounds, the second member has not synced the last four records. In the other
-        // rounds, it lacks only a sync of the last one.
+        // In most rounds, the second member has not synced the last four records. In the remaining
+        // rounds, the second member has not synced only the last record.
         let lag = [4, 4, 4, 1, 4][round as usize % 5];
         let synced = records[records.len().saturating_sub(1 + lag)];
         pair.confirm(pair.target.last_logged(), synced);

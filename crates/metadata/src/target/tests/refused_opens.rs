@@ -59,8 +59,8 @@ fn retry_of_an_open_with_a_refused_truncation_succeeds() {
 }
 
 /// Hole H92 in `docs/tests/holes.md`. The client compares the slots after the open was logged, and
-/// again after the target has removed the open. If the sequence were lower then, the client would
-/// assume that the directory of the target was restored from an old backup.
+/// again after the target has removed the open. If the slot had a lower sequence after the refusal,
+/// the client would assume that the directory of the target was restored from an old backup.
 #[test]
 fn slot_of_a_refused_open_keeps_its_sequence() {
     let mut story = Story::begin();

@@ -56,7 +56,7 @@ fn half_cleaned_session_stays_ended_after_a_restart() {
     for number in 0..4 {
         story.create_as(&format!("{number}"), 1, (0, 1 + number));
     }
-    // Runs only the batch with the request, and no later one.
+    // Runs only the batch with the request, and no later batch.
     story.run(vec![arrival(1, 1, (0, 0), &md::CloseSession {})]);
     let opens = |story: &Story| {
         story.target.table.scan(&Key::opens_of(SessionId::new(1)), &[], 9).unwrap().len()

@@ -97,7 +97,8 @@ fn an_open_waits_until_all_notified_sessions_acknowledge() {
     assert_eq!(story.opened(), Some(true));
     story.waits_for_notifications(1, Vec::new());
     assert_eq!(story.notifications_of(1), None, "no further notification is pending");
-    // A further open causes no notification, because all sessions know that the file is shared.
+    // A further open causes no notification, because all sessions have been notified that the file
+    // is shared.
     assert_eq!(story.opens(2, (0, 2), inode, WRITE), Some(true));
     assert_eq!(story.opens(1, (0, 2), inode, READ), Some(true));
 }

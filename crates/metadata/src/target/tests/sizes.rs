@@ -46,7 +46,7 @@ fn truncation_removes_bytes_of_a_write_with_a_lost_report() {
 }
 
 /// Regression test: when a second writer died during the size recovery after the death of the first
-/// one, the file lost the bytes of the second writer.
+/// writer, the file lost the bytes of the second writer.
 #[test]
 fn size_recovery_restarts_when_another_writer_dies() {
     let mut story = Story::begin();
@@ -148,7 +148,7 @@ fn the_next_lock_holder_waits_for_the_recovered_size() {
 /// Hole H66 in `docs/tests/holes.md`. A program on another host continues the log of a program
 /// whose host has died, and must not overwrite lines that the dead mount has not reported.
 #[test]
-fn writer_after_a_dead_one_shares_the_file_until_its_close() {
+fn writer_after_a_dead_writer_shares_the_file_until_close() {
     let mut story = Story::begin();
     let inode = story.create(1, (0, 1));
     let open = open_of(inode, md::OpenMode::Write);
@@ -170,9 +170,9 @@ fn writer_after_a_dead_one_shares_the_file_until_its_close() {
     assert!(!opened(&mut story).is_shared, "the reply contains the recovered size");
 }
 
-/// Regression test: after a failed size recovery, the target did not begin the next one.
+/// Regression test: after a failed size recovery, the target did not begin the next recovery.
 #[test]
-fn next_size_recovery_begins_after_a_failed_one() {
+fn next_size_recovery_begins_after_a_failed_recovery() {
     use crate::limits::SIZE_RECOVERIES_AT_ONCE;
     let mut story = Story::begin();
     let count = SIZE_RECOVERIES_AT_ONCE + 1;

@@ -45,7 +45,7 @@ fn request_to_another_target_has_the_trace_id_of_its_cause() {
 }
 
 /// Regression test: the target sent another request to the coordinator each second, while all
-/// earlier ones still waited for a reply.
+/// earlier requests still waited for a reply.
 #[test]
 fn unreachable_coordinator_gets_only_one_request() {
     let mut story = Story::begin();
@@ -92,15 +92,15 @@ fn administrator_can_decide_for_a_silent_coordinator() {
     assert_eq!(list(&mut story).len(), 1);
 }
 
-/// Regression test: when the target could not carry out a decision, its process ended, and did so
-/// again after each restart.
+/// Regression test: when the target could not carry out a decision, its process ended, and the next
+/// processes also ended soon after their start.
 #[test]
 fn failed_commit_of_a_transaction_blocks_no_other_work() {
     let mut story = Story::begin();
     let inode = story.create(1, (0, 1));
     let close = md::Close { inode, open: md::OpenMode::Write, written: None };
     story.ask(1, 1, (0, 2), &close).unwrap();
-    // Each step would succeed without the other one.
+    // Each step would succeed without the other step.
     let step = md::Step::DropLink { inode };
     let prepare = md::Prepare { transaction: id(7), steps: vec![step.clone(), step] };
     story.ask(1, 0, (0, 0), &prepare).unwrap();

@@ -152,8 +152,8 @@ fn a_truncation_is_finished_after_its_client_died() {
 }
 
 /// Regression test: at each reply, the target computed the list of truncated chunk files again.
-/// After the writer had closed the file, the list was shorter, so the target did not wait for the
-/// replies about all chunk files.
+/// After the writer had closed the file, the list had fewer chunk files, so the target did not wait
+/// for the replies about all chunk files.
 #[test]
 fn truncation_raises_the_generation_once_even_after_a_close() {
     let mut story = Story::begin();
@@ -410,7 +410,7 @@ fn size_is_recovered_from_chunk_files_that_lost_no_truncation() {
 /// the size of the second chunk file. If it asked the host of this chunk file again whether it has
 /// lost the truncation, a later power loss of this host would count as such a loss.
 #[test]
-fn restarted_target_knows_where_a_truncation_is_durable() {
+fn restart_keeps_the_chunk_files_with_a_durable_truncation() {
     let mut story = Story::begin();
     let inode = half_of_a_truncation_is_lost(&mut story);
     story.restart();

@@ -42,7 +42,8 @@ fn report_ends_an_unused_inline_component() {
     assert_eq!(Some(&after), skep_cluster::striping::without_inline(&before).as_ref());
     assert_eq!(story.size(inode), 5000);
     assert_eq!(story.refused(1, &write(inode, 0, b"x")), ErrorCode::Stale);
-    // The client repeats the end in its reports, until it knows that the end is durable.
+    // The client repeats the end in its reports, until metadata has confirmed that the end is
+    // durable.
     story.ask(1, 1, (0, 3), &ending(inode)).unwrap();
     assert_eq!(story.pattern_now(inode), after);
 }

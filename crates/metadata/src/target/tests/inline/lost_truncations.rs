@@ -32,7 +32,8 @@ fn inline_write_after_a_lost_truncation_is_not_replayed() {
     story.ask(1, 2, (0, 0), &md::EndReplay {}).unwrap();
     assert_eq!(story.read(inode, 0, 4096).unwrap(), b"old bytes");
 
-    // A client that still has the generation of the lost truncation must ask for the present one.
+    // A client that still has the generation of the lost truncation must ask for the present
+    // generation.
     assert_eq!(story.refused(1, &after), ErrorCode::EndMoved);
     story.written(2, &write(inode, 0, b"new"));
     assert_eq!(story.read(inode, 0, 4096).unwrap(), b"new bytes");

@@ -42,7 +42,7 @@ fn without_zeros(bytes: &[u8]) -> &[u8] {
 }
 
 impl Story {
-    /// Truncates or extends a file, and waits until storage has done so.
+    /// Truncates or extends a file, and waits until storage has changed the chunk files.
     pub(super) fn truncate_to(&mut self, inode: InodeId, sequence: u64, size: u64) {
         self.send(1, 1, (0, sequence), &md::SetAttributes { size: Some(size), ..truncate(inode) });
         // Besides truncations, the target may sync the chunk file of an earlier truncation.
