@@ -1,4 +1,5 @@
-//! The uses of a cache: how often the cache had the wanted item (hit), and how often not (miss).
+//! The uses of a cache: how often the cache had the requested item (hit), and how often it did not
+//! have the item (miss).
 
 use crate::counter::Counter;
 use crate::definition::Definition;
@@ -10,9 +11,9 @@ use std::sync::Arc;
 /// The two metrics that a kind of process has for its caches.
 #[derive(Debug)]
 pub struct CacheFamily {
-    /// Number of hits: uses in which the cache had the wanted item.
+    /// Number of hits: uses in which the cache had the requested item.
     pub hits: &'static Definition,
-    /// Number of misses: uses in which the cache did not have the wanted item.
+    /// Number of misses: uses in which the cache did not have the requested item.
     pub misses: &'static Definition,
 }
 

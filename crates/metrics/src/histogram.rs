@@ -154,10 +154,10 @@ impl HistogramValue {
 
     /// Returns the upper bound of the first bucket such that at least the share `share` of all
     /// durations is not longer than this bound. If `share` is 0.99, at most one in a hundred
-    /// durations is longer. `None` means that there is no duration.
+    /// durations is longer than the result. `None` means that there is no duration.
     ///
-    /// The last bucket has no upper bound, so its lower bound of 69 s takes the place of it. The
-    /// result is then too short, but readers see that operations take longest.
+    /// The last bucket has no upper bound, so its lower bound of 69 s takes the place of an upper
+    /// bound. The result is then too short, but readers see that operations take longest.
     pub fn quantile(&self, share: f64) -> Option<Duration> {
         let count = self.count();
         if count == 0 {

@@ -23,8 +23,9 @@ use std::cell::RefCell;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-/// Maximum number of kinds of operations. The ids of messages and the kernel's opcodes are lower.
-/// An operation with a higher id counts as the last kind, which has the name "other".
+/// Maximum number of kinds of operations. The ids of messages and the kernel's opcodes are lower
+/// than this number. An operation with a higher id counts as the last kind, which has the name
+/// "other".
 const MAX_OPERATIONS: usize = 128;
 
 /// The counters and histograms of one kind of operation.

@@ -13,7 +13,7 @@
 //! of this module: a caller creates a record only for an operation that is slow or sampled.
 //!
 //! Held by the tests `record_is_counted_as_lost_while_a_reader_holds_the_lock` (the second
-//! invariant) and `slow_trace_records_never_displace_sampled_ones` (the replaced records).
+//! invariant) and `slow_trace_records_never_displace_sampled_records` (the replaced records).
 
 use crate::accounts::Origin;
 use crate::completed::Completed;
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn slow_trace_records_never_displace_sampled_ones() {
+    fn slow_trace_records_never_displace_sampled_records() {
         let store = TraceStore::default();
         store.keep(kept(99, Reason::Sampled));
         for number in 0..SLOW_RECORDS + 10 {
