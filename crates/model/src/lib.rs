@@ -10,8 +10,8 @@
 //!
 //! # Time
 //! The model has no clock. A backup member may ask to take over at any time. The promises of a
-//! member may end at any time. All leases that the member has granted end before that, including
-//! leases in messages that are in flight. The lease times guarantee this order
+//! member may end at any time. All leases that the member has granted end before its promises end,
+//! including leases in messages that are in flight. The lease times guarantee this order
 //! (`cluster/src/lease_times.rs`).
 //!
 //! The product does not use this crate.
