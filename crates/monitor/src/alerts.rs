@@ -8,7 +8,7 @@
 //! move with it, so that alerts neither begin late nor last until the clock has caught up.
 //!
 //! If the severity of an alert changes, receivers get a notification of the change. The alert keeps
-//! its severity until the new one has lasted for a while.
+//! its severity until the new severity has lasted for a while.
 //!
 //! A finding that follows from another one raises no alert of its own while the alert of its cause
 //! exists. The alert of the cause lists this finding. If the finding still exists after the end of
@@ -127,9 +127,9 @@ struct Active {
     /// Whether an earlier process of the monitor had the alert, and this process has not found the
     /// problem yet.
     is_restored: bool,
-    /// The active finding from which this one follows.
+    /// The active finding from which this finding follows.
     cause: Option<FindingKey>,
-    /// Time at which the finding began to follow from no other one, in milliseconds since 1970.
+    /// Time at which the finding began to follow from no other finding, in milliseconds since 1970.
     independent_since_ms: u64,
     /// Whether [`AlertBook::update`] has returned the finding as an alert that begins.
     is_announced: bool,
@@ -169,8 +169,9 @@ impl Active {
         }
     }
 
-    /// If the severity of the finding has differed from that of the announced alert for a while,
-    /// the alert gets it. Returns the former severity of the alert in this case.
+    /// If the severity of the finding has differed from the severity of the announced alert for a
+    /// while, the alert gets the severity of the finding, and the function returns the former
+    /// severity of the alert.
     fn take_severity(&mut self, now_ms: u64) -> Option<&'static str> {
         if !self.is_announced || self.severity == self.alert.severity {
             self.differs_since_ms = None;
@@ -502,7 +503,7 @@ mod tests {
     }
 
     #[test]
-    fn restarted_monitor_repeats_no_alert_and_reports_its_end() {
+    fn restarted_monitor_repeats_no_alert_but_reports_alert_ends() {
         let [lasting, gone] = [of_rule("target-slow", None), of_rule("target-full", None)];
         let mut before = AlertBook::default();
         for second in 0..10 {
@@ -528,7 +529,7 @@ mod tests {
     }
 
     #[test]
-    fn restored_alert_has_its_consequences_with_their_begin() {
+    fn restored_alert_has_its_consequences_with_their_start() {
         let [cause, following] = [of_rule("cause", None), of_rule("consequence", Some("cause"))];
         let both = || vec![cause.clone(), following.clone()];
         let mut before = AlertBook::default();

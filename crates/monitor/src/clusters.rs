@@ -3,8 +3,8 @@
 //! Each cluster has its own state, history and connections. They share the HTTP server, the
 //! receivers of notifications and the thread. Requests choose a cluster by the parameter `cluster`,
 //! whose value is the name or the id of the cluster. Requests without this parameter get the first
-//! cluster, so programs that know only one cluster need no change. Commands send the id, because
-//! they do not know the names.
+//! cluster, so programs that were written for one cluster need no change. Commands send the id,
+//! because they do not have the names.
 
 use crate::live::MonitorState;
 use crate::routes::{self, Access};
@@ -53,10 +53,10 @@ pub(crate) fn history_of(directory: &Path, number: usize, name: &str) -> PathBuf
     }
 }
 
-/// Makes the history at `place` the history of the cluster `id`. If another cluster had this place
-/// before, for example because the order of the clusters was different, its history is set aside
-/// as `history-ID`. The history of `id` is taken back if it was set aside. So the metrics of
-/// different clusters never mix.
+/// Makes the history in the directory `place` the history of the cluster `id`. If another cluster
+/// had this directory before, for example because the order of the clusters was different, its
+/// history is set aside as `history-ID`. The history of `id` is taken back if it was set aside. So
+/// the metrics of different clusters never mix.
 ///
 /// # Errors
 /// The errors of the file system.
@@ -92,7 +92,8 @@ pub(crate) fn claim_history(place: &Path, id: ClusterId) -> io::Result<()> {
 #[derive(Debug)]
 pub(crate) struct Choice {
     pub(crate) name: String,
-    /// The id of the cluster in its token. Requests can use it before a cluster map has arrived.
+    /// The id of the cluster, from its token. Requests can use this id before a cluster map has
+    /// arrived.
     pub(crate) id: String,
     pub(crate) state: Rc<RefCell<MonitorState>>,
 }

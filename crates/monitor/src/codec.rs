@@ -4,7 +4,7 @@
 //! A record consists of a marker (8 bytes), the length of the payload (4 bytes, little-endian), the
 //! CRC-32C of the payload (4 bytes), and the payload. The last byte of the marker is the version of
 //! this form. A reader skips damaged bytes up to the next marker, so a damaged record hides no
-//! other one.
+//! other record.
 //!
 //! Earlier programs wrote records of version 1, which have no marker. Readers accept both versions
 //! in one file. A damaged record of version 1 hides the records of this version that follow it.
@@ -121,7 +121,7 @@ pub fn decode(payload: &[u8]) -> Option<Frame> {
 
 /// Like [`decode`], but leaves out the loads of the dimensions for which `is_wanted` returns
 /// `false`. A chart of an hour needs one dimension of 3,600 frames, and most of the time of
-/// [`decode`] is for the keys and buckets of the others.
+/// [`decode`] is for the keys and buckets of the other dimensions.
 pub fn decode_some(payload: &[u8], is_wanted: impl Fn(Dimension) -> bool) -> Option<Frame> {
     let (version, rest) = payload.split_first()?;
     if *version != VERSION {
@@ -344,7 +344,7 @@ mod tests {
         assert_eq!(all(&file), &frames[2..]);
     }
 
-    /// Each begin of a marker makes the reader look at the bytes behind it.
+    /// At each begin of a marker, the reader examines the bytes after the marker.
     #[test]
     fn many_markers_without_records_are_skipped() {
         let last = record(&frame(1, 10));
@@ -363,8 +363,8 @@ mod tests {
             for value in [0, 1, 0x7f, 0x80, 0xff] {
                 let mut changed = payload.clone();
                 changed[at] = value;
-                // The result is a different frame or an error. Both are acceptable, but a panic is
-                // not.
+                // The result is a different frame or an error. An error and a wrong frame are both
+                // acceptable, but a panic is not.
                 let _ = decode(&changed);
             }
             assert_eq!(decode(&payload[..at]), None);

@@ -48,8 +48,8 @@ pub(crate) fn group(found: Vec<Finding>, collected: &Collected) -> Vec<Finding> 
 }
 
 /// Returns the root cause of `finding`: the finding from which it follows, and which itself follows
-/// from no other one. `None` means that `finding` follows from no other one. `known` contains the
-/// rules and the objects of all findings.
+/// from no other finding. `None` means that `finding` follows from no other finding. `known`
+/// contains the rules and the objects of all findings.
 fn cause(
     finding: &Finding,
     map: &ClusterMap,

@@ -122,13 +122,14 @@ impl EvictionWatch {
         self.reported.iter().map(|(_, client)| client.clone()).collect()
     }
 
-    /// Reports the vanished clients that management lists as evicted. Unless the list may lack some
-    /// of them, the others have left.
+    /// Reports the vanished clients that management lists as evicted. All other vanished clients
+    /// have left, unless the list may lack some evicted clients.
     fn report_listed(&mut self, now_ms: u64, listed: Option<&[Eviction]>) {
         let Some(listed) = listed else { return };
         let vanished = std::mem::take(&mut self.vanished);
         let has_vanished = |it: &Eviction| vanished.iter().any(|(id, _)| *id == it.client.raw());
-        // The list has the newest evictions. If its oldest one is old, no newer one is missing.
+        // The list has the newest evictions. If the oldest listed client has not just vanished, the
+        // list has the evictions of all vanished clients.
         let is_full = listed.len() >= MAX_EVICTIONS;
         let may_lack = is_full && listed.first().is_some_and(has_vanished);
         for (id, name) in vanished {
@@ -250,7 +251,7 @@ mod tests {
         assert_eq!(first.len(), MAX_EVICTIONS);
         let all = watch.update(2000, clients(&[]), &round(1, 0), None);
         assert_eq!(all.len(), MAX_EVICTIONS + 36);
-        // A full list of older evictions lacks no newer one.
+        // A full list of older evictions lacks no newer eviction.
         let mut watch = EvictionWatch::default();
         watch.update(0, clients(&[500]), &round(1, 0), None);
         assert_eq!(watch.update(1000, clients(&[]), &round(1, 0), Some(&list)), []);

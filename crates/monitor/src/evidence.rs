@@ -30,7 +30,7 @@ impl EvidenceBook {
     pub(crate) fn add(&mut self, now_ms: u64, evidence: Evidence) {
         let slot = |ms: u64| ms / EVIDENCE_PIECE_MS;
         // If the clock has been set back, the times of older evidence are in the future. The
-        // monitor would use such evidence as the newest one until the clock has reached these
+        // monitor would use such evidence as the newest evidence until the clock has reached these
         // times.
         self.pieces.retain(|piece| piece.ended_ms <= now_ms);
         self.newest.retain(|piece| piece.ended_ms <= now_ms);

@@ -65,7 +65,7 @@ impl FillWatch {
     }
 
     /// Returns the findings: the space of all targets, or else single targets that will be full
-    /// before the others. Targets that are low on space already have another finding.
+    /// before the other targets. Targets that are low on space already have another finding.
     pub(crate) fn causes(&self, map: &ClusterMap) -> Vec<Cause> {
         let of_all = self.all.as_ref().and_then(|growth| soon_full(map, None, growth));
         if let Some(cause) = of_all {
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn target_that_fills_before_the_others_is_a_finding() {
+    fn target_that_fills_before_other_targets_is_a_finding() {
         let filling = |id: u32, hour: u64| match id {
             8 => SIZE / 100 * (100 - hour),
             _ => SIZE / 10 * 9,

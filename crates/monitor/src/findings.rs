@@ -46,7 +46,7 @@ pub(crate) struct Finding {
     pub(crate) what: String,
     /// The effect until the problem is repaired, and the remedy for an administrator.
     pub(crate) remedy: String,
-    /// The finding from which this finding follows, and which itself follows from no other one.
+    /// The finding from which this finding follows, and which itself follows from no other finding.
     /// `None` means that no such finding exists. [`crate::consequences`] sets this field.
     pub(crate) cause: Option<FindingKey>,
 }
@@ -61,8 +61,8 @@ impl Finding {
     }
 
     /// Escapes the control characters in the texts, and limits their lengths. The texts contain
-    /// names and reasons from other hosts. They go to the log, to programs, to other servers and to
-    /// terminals, so this is done here once for all of them.
+    /// names and reasons from other hosts. The monitor sends findings to the log, to programs, to
+    /// other servers and to terminals, so this function escapes their texts once for all receivers.
     pub(crate) fn with_safe_texts(self) -> Self {
         let Self { rule, severity, object, what, remedy, cause } = self;
         let [object, what, remedy] = [object, what, remedy].map(|text| safe_text(&text));

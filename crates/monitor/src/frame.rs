@@ -126,7 +126,7 @@ pub struct Load {
 }
 
 impl Load {
-    /// Adds another load to this one.
+    /// Adds another load to this load.
     pub fn add(&mut self, other: &Self) {
         self.operations = self.operations.saturating_add(other.operations);
         self.errors = self.errors.saturating_add(other.errors);
@@ -241,11 +241,12 @@ pub struct Frame {
 }
 
 impl Frame {
-    /// Adds a later frame to this one.
+    /// Adds a later frame to this frame.
     ///
-    /// A service that has not replied in a round has no readings in it. So a frame in which a
-    /// reading is missing counts with the mean of the other one. Otherwise, a host whose service
-    /// was down for half a minute would seem to have half of its memory in this minute.
+    /// A service that has not replied in a round has no readings in the frame of the round. So if
+    /// one of the two frames lacks a reading, it counts with the mean reading of the other frame.
+    /// Otherwise, a host whose service was down for half a minute would seem to have half of its
+    /// memory in this minute.
     pub fn add(&mut self, later: &Self) {
         if self.samples == 0 {
             self.start_ms = later.start_ms;
@@ -383,7 +384,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn reading_that_some_rounds_lack_is_the_mean_of_the_others() {
+    fn missing_readings_count_as_the_mean_of_other_rounds() {
         let silent = |second| Frame { readings: BTreeMap::new(), ..frame(second, 1) };
         let with = |second, value| {
             let readings = [((Measure::Memory, 2), Level { sum: value, max: value })].into();
@@ -434,7 +435,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn loads_of_an_object_are_those_at_all_services() {
+    fn load_of_an_object_is_its_load_at_all_services() {
         let mut mixed = Frame::default();
         for (dimension, id, service, operations) in [
             (Dimension::Node, "2", "storage", 1),

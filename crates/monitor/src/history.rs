@@ -27,10 +27,10 @@ const FORMS: [TierForm; 3] = [
     TierForm { name: "minutes", step_ms: MINUTE_MS, file_ms: DAY_MS, keep_ms: 31 * DAY_MS },
     TierForm { name: "hours", step_ms: HOUR_MS, file_ms: 30 * DAY_MS, keep_ms: 731 * DAY_MS },
 ];
-/// Time for which the clock must go on steadily before old files are removed by their age. A wrong
-/// clock makes all files seem old, and may be corrected soon.
+/// Time for which the clock must advance without a jump before old files are removed by their age.
+/// A wrong clock makes all files seem old, and may be corrected soon.
 const STEADY_MS: u64 = HOUR_MS;
-/// Difference between the end of a frame and the begin of the next one above which the clock was
+/// Difference between the end of a frame and the start of the next frame above which the clock was
 /// not steady.
 const JUMP_MS: u64 = 5 * MINUTE_MS;
 /// Maximum share of each tier in the total size limit, as a number of quarters.

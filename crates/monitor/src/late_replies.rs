@@ -1,7 +1,7 @@
 //! Services that did not reply in some rounds, and then replied again.
 //!
 //! The frame of a round has no load of a service that did not reply. The frame of its next reply
-//! has the load of all rounds since its last one. So a chart of seconds would show that the load
+//! has the load of all rounds since its last reply. So a chart of seconds would show that the load
 //! has fallen and then doubled, although it was steady. This module finds such rounds, so that the
 //! load can be spread over them.
 
@@ -46,7 +46,8 @@ pub(crate) fn newest(frames: &VecDeque<Frame>) -> Option<Cow<'_, Frame>> {
     let group = late_groups(&rounds).pop().filter(|group| group.end == rounds.len());
     let Some(group) = group else { return Some(Cow::Borrowed(newest)) };
     let mut sum = Frame::sum_with_newest_readings(frames.range(from + group.start..));
-    // The frames of missed rounds lack the queues of a service, so the queues are the newest ones.
+    // The frames of missed rounds lack the queues of a service, so the queues come from the newest
+    // reply.
     let samples = sum.samples;
     let scaled = |level: Level| level.scaled(newest.samples, samples);
     for (key, load) in &mut sum.loads {
@@ -63,7 +64,7 @@ mod tests {
     use crate::frame::tests::frame;
     use crate::frame::{Dimension, Key, Load, Measure};
 
-    /// Returns the groups as the first and the last round of each.
+    /// Returns the first and the last round of each group.
     fn groups(rounds: &[&[u32]]) -> Vec<(usize, usize)> {
         let rounds: Vec<Vec<u32>> = rounds.iter().map(|nodes| nodes.to_vec()).collect();
         late_groups(&rounds).into_iter().map(|group| (group.start, group.end - 1)).collect()

@@ -7,10 +7,12 @@ use std::time::Duration;
 /// size of a frame independent of the number of users.
 pub const MAX_CAUSES: usize = 64;
 /// Maximum number of clients, of users, of groups or of jobs in the load of a time span. A span of
-/// two years may have a million jobs. The load of the others is added up.
+/// two years may have a million jobs. The load of all further clients, users, groups or jobs is
+/// added up.
 pub const MAX_LOADS: usize = 1000;
 /// Number of frames of single rounds that the monitor has in memory for its web page and its rules.
-/// These frames are the newest ones. With the default interval of rounds, they cover ten minutes.
+/// The monitor keeps the newest frames. With the default interval of rounds, these frames cover ten
+/// minutes.
 pub const RECENT_FRAMES: usize = 600;
 /// Maximum length of a stored frame. A larger length in a file shows that the file is damaged.
 pub const MAX_FRAME_BYTES: usize = 16 << 20;
@@ -55,7 +57,7 @@ pub const MAX_ALERT_LOG_BYTES: u64 = 4 << 20;
 pub const MAX_PENDING: usize = 256;
 /// Age at which the monitor drops a notification that a webhook could not accept yet. A host can be
 /// restarted in this time. Each notification is sent at least once. A webhook that fails because of
-/// one notification delays the others by at most this time.
+/// one notification delays the other notifications by at most this time.
 pub const MAX_NOTIFICATION_AGE: Duration = Duration::from_secs(900);
 /// Shortest pause after a failed attempt to send alerts. The pause doubles up to [`LONGEST_PAUSE`].
 pub const ALERT_PAUSE: Duration = Duration::from_secs(1);
@@ -85,7 +87,7 @@ pub const MAX_REPORTS: usize = 500;
 /// hangs does not end, so the number must have a limit.
 pub const MAX_REPORT_READERS: usize = 4;
 /// Maximum number of files of reports that are in memory at the same time, because their readers
-/// have not received them yet. They take at most 512 MiB.
+/// have not received them yet. These files take at most 512 MiB.
 pub const MAX_SENT_REPORTS: usize = 16;
 /// Time limit for reading a report.
 pub const REPORT_PATIENCE: Duration = Duration::from_secs(10);
@@ -103,7 +105,7 @@ pub const LONGEST_COPY_INTERVAL: Duration = Duration::from_secs(300);
 /// minutes, and take up to 20 MB on a large cluster.
 pub const MAX_WAITING_COPIES: usize = 60;
 /// Maximum pause after a failed attempt to send alerts, or copies of the load or of traces. If the
-/// interval of the copies is longer, the pause is this interval.
+/// interval of the copies is longer than this time, the pause is this interval.
 pub const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 /// Length of the time span before a query of gmetad over which the metrics are averaged. It is the
 /// usual interval of these queries.

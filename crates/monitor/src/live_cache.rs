@@ -12,8 +12,9 @@ use std::rc::Rc;
 
 /// Name of the field with the time of the reply, in milliseconds since 1970.
 const NOW: &str = "now_ms";
-/// Time for which a description is used if no round ends, in milliseconds. Slow operations and the
-/// progress of background work arrive between rounds, every two seconds.
+/// Time for which a description is used if no collection round ends, in milliseconds. Slow
+/// operations and the progress of background work arrive every two seconds, also between two
+/// collection rounds.
 const REUSED_MS: u64 = 2_000;
 
 /// The description of the last round.

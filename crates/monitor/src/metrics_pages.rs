@@ -29,7 +29,7 @@ pub(crate) fn reachable_page(
     }
     let is_here = |address: &String| match address.parse::<SocketAddr>() {
         Ok(address) => address.ip().is_loopback() || own.contains(&address.ip()),
-        // Treat a host name as a name of this host, because it may be one.
+        // Treat a host name as a name of this host, because it may belong to this host.
         Err(_) => true,
     };
     match bound.ip().is_loopback() && !registered.iter().any(is_here) {

@@ -1,7 +1,7 @@
 //! Finds the names of users and groups that are not in the files of the host. `getent` asks the
 //! name services of the host, such as LDAP, SSSD or Active Directory.
 //!
-//! The monitor asks only for ids whose names the page or another reader wants to show
+//! The monitor asks only for ids whose names the page or another reader shows
 //! ([`crate::names::Names`]), and each id at most once an hour. A name service that does not answer
 //! delays nothing else.
 
@@ -59,14 +59,15 @@ pub(crate) async fn follow(state: Rc<RefCell<MonitorState>>) {
 }
 
 /// Returns the lines of a database with these ids. `None` means that `getent` cannot be run, or has
-/// not ended in time. Ids that the host does not know have no line.
+/// not ended in time. Ids without a name on the host have no line.
 async fn getent(database: &str, ids: &[String]) -> Option<String> {
     // A file in memory has space for any answer, so the program never waits for the monitor.
     let mut output = File::from(memfd_create("skep-names", MemfdFlags::CLOEXEC).ok()?);
     let mut command = Command::new("getent");
     command.arg(database).args(ids).stdin(Stdio::null()).stderr(Stdio::null());
     command.stdout(output.try_clone().ok()?);
-    // The status is not checked, because it is an error if the host does not know one of the ids.
+    // The status is not checked, because `getent` also reports an error if only one of the ids has
+    // no name.
     run_limited(&mut command, SEND_PATIENCE).await.ok()?;
     output.rewind().ok()?;
     let mut answer = Vec::new();

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 /// Maximum number of clients whose names are stored although the clients have left the cluster.
 const MAX_FORMER: usize = 4096;
 
-/// Maximum number of users and groups whose names the monitor wants to find at the same time.
+/// Maximum number of users and groups whose names the monitor looks up at the same time.
 const MAX_UNNAMED: usize = 4096;
 
 /// Reads the names of user or group ids from the file with the path `file`, such as `/etc/passwd`.

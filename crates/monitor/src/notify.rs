@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn notification_of_a_new_severity_names_the_former_one() {
+    fn notification_of_a_new_severity_names_the_old_severity() {
         let mut settings = MonitorSettings::default().alerts;
         settings.command = vec!["mail".into()];
         let notifications = Notifications::of_settings(&settings).unwrap();

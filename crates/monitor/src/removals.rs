@@ -11,7 +11,7 @@
 /// free less space than its length.
 const LEAST_BYTES: u64 = 64 << 10;
 /// Time after which the history may remove a file again although other programs took the space of
-/// the last one, in milliseconds. They may have stopped since then.
+/// the last removed file, in milliseconds. They may have stopped since then.
 const AGAIN_AFTER_MS: u64 = 3_600_000;
 
 /// The last removal of a file.
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn other_programs_that_fill_the_disk_cost_one_file_in_an_hour() {
+    fn history_loses_a_file_an_hour_if_other_programs_fill_the_disk() {
         let mut removals = Removals::default();
         let removed = (0..10_800).filter(|second| {
             let now_ms = NOW + second * 1000;

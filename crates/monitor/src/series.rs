@@ -52,7 +52,7 @@ impl Window {
         Ok(Self { span_ms: span_of(parameters, default_s)?, until_ms: until.transpose()? })
     }
 
-    /// Returns the end of the span at the time `now_ms`. The history has no future.
+    /// Returns the end of the span at the time `now_ms`. The history has no frames of the future.
     fn end_ms(&self, now_ms: u64) -> u64 {
         self.until_ms.map_or(now_ms, |until| until.min(now_ms))
     }
@@ -569,7 +569,7 @@ mod tests {
     }
 
     #[test]
-    fn past_time_span_has_only_the_load_of_its_frames() {
+    fn past_time_span_has_only_the_load_of_that_time() {
         let (_directory, mut history) = history(600);
         (600..7200).for_each(|second| history.add(frame(START + second, 1)));
         let now_ms = (START + 7200) * 1000;

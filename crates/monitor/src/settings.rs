@@ -426,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn passwords_are_read_and_short_ones_refused() {
+    fn password_file_is_read_and_a_short_password_is_refused() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let mut settings = MonitorSettings::default();
         assert_eq!(settings.password().unwrap(), None);

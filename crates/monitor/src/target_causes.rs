@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn causes_are_those_of_the_asked_targets_the_heaviest_first() {
+    fn causes_of_the_requested_targets_are_listed_by_load() {
         let names = Names::read();
         let of = |targets: Option<&[u32]>| causes(&evidence(), targets, (&names, None));
         let one = of(Some(&[7]));

@@ -2,9 +2,9 @@
 //! period.
 //!
 //! The tier only appends to its files. To remove old frames, it removes files, which requires no
-//! free space. After a crash, the last record of the newest file may be incomplete. In this case,
-//! the tier truncates the file at the end of the last complete frame. Damaged frames within a file
-//! stay in it, and readers skip them.
+//! free space. If the last record of the newest file is incomplete after a crash, the tier
+//! truncates the file at the end of the last complete frame. Damaged frames within a file stay in
+//! it, and readers skip them.
 //!
 //! # Clocks that are set back
 //! The names of the files are in the order in which the tier has created them. After the clock was
@@ -198,7 +198,7 @@ impl Tier {
     /// Appends a frame. Returns the number of written bytes.
     ///
     /// # Errors
-    /// The errors of the file system. The frames of the tier do not change in this case.
+    /// The errors of the file system. After an error, the frames of the tier are unchanged.
     pub fn append(&mut self, frame: &Frame) -> io::Result<u64> {
         let start = self.file_of(frame.start_ms);
         if self.newest.as_ref().is_none_or(|(open, _)| *open != start) {
@@ -287,7 +287,7 @@ impl Tier {
             };
             let summary = codec::records(&bytes, |payload| {
                 // A file can have more than a thousand frames of other times, so decode only the
-                // wanted ones.
+                // frames of the requested time.
                 let start_ms = codec::start_ms(payload);
                 if start_ms.is_none_or(|start_ms| !span.contains(&start_ms)) {
                     return;

@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn many_addresses_use_limited_memory_and_free_no_guesser() {
+    fn blocked_address_stays_blocked_among_many_addresses() {
         let mut wrong = WrongPasswords::default();
         let guesser = address("192.0.2.1");
         (0..FREE_PASSWORDS).for_each(|number| {
