@@ -63,10 +63,10 @@ pub struct CrossValidation {
 /// The tables that a test leaves out of a calibration together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Group {
-    /// Each calibration leaves out one table.
+    /// Each calibration of the model uses all tables except one.
     Table,
-    /// Each calibration leaves out all tables of one study, so that no measurement comes from the
-    /// hardware of this study.
+    /// Each calibration of the model uses all tables except the tables of one study, so that no
+    /// measurement comes from the hardware of this study.
     Study,
 }
 
