@@ -111,7 +111,7 @@ pub struct Peer {
     /// The peer's channel to the target.
     pub channel: Channel,
     /// Whether the newest secret that the peer has in common with this process was revoked for new
-    /// nodes. In that case the handshake does not prove the peer's node id.
+    /// nodes. A handshake with such a secret does not prove the peer's node id.
     pub has_closed_secret: bool,
     /// The secret that the peer has proved. An administrator may have revoked this secret after the
     /// handshake.

@@ -425,8 +425,8 @@ impl Connection {
     /// - `Disconnected` if the connection ends before the reply.
     /// - `TimedOut` if no reply arrives within `time_left`; the peer may still execute the request.
     /// - `Protocol` if the reply cannot be decoded.
-    /// - `TooLarge` if the request is longer than its receiver accepts. In this case the connection
-    ///   does not send the request.
+    /// - `TooLarge` if the request is longer than its receiver accepts. The connection does not
+    ///   send such a request.
     pub async fn call<R: Request>(
         self: &Rc<Self>,
         request: &R,

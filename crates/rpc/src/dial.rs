@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn later_addresses_are_not_tried_if_the_first_answers() {
+    fn later_addresses_are_not_tried_if_the_first_address_replies() {
         assert_eq!(run(&[(0, true), HANGS]), (Some(Ok(0)), vec![0]));
     }
 

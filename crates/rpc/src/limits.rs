@@ -46,7 +46,7 @@ pub(crate) const CONNECTIONS_SHARE: u64 = 2;
 /// clients.
 pub(crate) const FEW_CONNECTIONS_LEFT_TENTHS: u64 = 9;
 /// Minimum interval between two requests to the threads of a process to end idle connections. A
-/// thread needs a few milliseconds for tens of thousands of connections.
+/// thread needs a few milliseconds to search tens of thousands of connections for idle connections.
 pub(crate) const IDLE_PEER_INTERVAL: Duration = Duration::from_secs(1);
 /// Time without a request before a process that needs connections may end the connection of a
 /// client. This time is longer than the usual intervals between heartbeats, so that clients do not
@@ -120,7 +120,7 @@ pub(crate) const LEAST_TIME_OF_AN_ID: Duration = Duration::from_secs(1);
 /// Longest wait for a reply of management before the sender retries the request. A reply needs only
 /// memory accesses and one small sync.
 pub(crate) const MANAGEMENT_DEADLINE: Duration = Duration::from_secs(5);
-/// Pause between two reports of a lost target that management does not know as lost. In this time,
+/// Pause between two reports of a lost target that management has not marked as lost. In this time,
 /// management gets several heartbeats of the server with the target.
 pub(crate) const LOSS_REPORT_INTERVAL: Duration = Duration::from_secs(5);
 /// Duration of a long poll. If management has no newer map, it delays its reply to a node's request

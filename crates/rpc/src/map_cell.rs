@@ -207,9 +207,9 @@ impl MapCell {
 
     /// Replaces a cached map by management's map, even if management's map is older. An
     /// administrator may have restored management to an older state, and the map of this state is
-    /// then the valid map. In this case the needed version falls to the version of that map. If it
-    /// did not fall, all servers would refuse the requests of this process for ever, because no
-    /// server could get a map of the needed version.
+    /// then the valid map. The needed version then falls to the version of the restored map. If the
+    /// needed version did not fall, all servers would refuse the requests of this process for ever,
+    /// because no server could get a map of the needed version.
     pub(crate) fn replace(&self, map: ClusterMap) {
         let held = self.map.lock().unwrap_or_else(PoisonError::into_inner);
         if map.version < held.version {

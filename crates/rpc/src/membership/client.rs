@@ -2,9 +2,9 @@
 //! id after management has removed the client.
 //!
 //! All threads of a mount share one [`ClientMembership`]. One of the threads runs
-//! [`ClientMembership::keep`]. Any thread may notice the removal (storage replies `Evicted`) and
-//! start the new registration. This module does not change file handles. The client must fence its
-//! file handles before it registers again (docs/design/0006-fencing.md).
+//! [`ClientMembership::keep`]. Any thread may notice the removal of the client (storage replies
+//! `Evicted`) and start the new registration. This module does not change file handles. The client
+//! must fence its file handles before it registers again (docs/design/0006-fencing.md).
 
 use super::management::is_final;
 use super::map::{FollowedMap, MapChange};

@@ -11,7 +11,7 @@ use skep_metrics::LineLimit;
 use skep_types::{Error, TargetId};
 use skep_wire::management::RemoveTarget;
 
-/// Reports each lost target that management does not know as lost. Never ends, so the caller drops
+/// Reports each lost target that management has not marked as lost. Never ends, so the caller drops
 /// the future when the node leaves.
 pub(super) async fn report(management: &Management, cell: &MapCell) {
     let refusals = LineLimit::default();

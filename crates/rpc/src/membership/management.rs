@@ -168,8 +168,8 @@ impl Management {
         loop {
             let left = deadline.saturating_sub(skep_env::now());
             let connecting = skep_env::timeout(left, self.connection()).await;
-            // The last attempt may have too little time left to connect. In this case the refusal
-            // before the last attempt is the reason of the failure.
+            // If the last attempt has too little time left to connect, the refusal of the attempt
+            // before it is the reason of the failure.
             let late = || Err(refusal.take().unwrap_or_else(|| no_connection(time_left)));
             let open = connecting.unwrap_or_else(late)?;
             let left = deadline.saturating_sub(skep_env::now());
