@@ -29,7 +29,7 @@
 //!
 //! Held by the tests `secret_keys_appear_in_no_error_or_debug_output`,
 //! `errors_for_wrong_credentials_and_buckets_name_the_reason`,
-//! `damaged_bytes_are_detected_in_both_directions`, `throttled_and_lost_requests_are_repeated` and
+//! `damaged_bytes_are_detected_in_both_directions`, `throttled_and_lost_requests_are_retried` and
 //! `pauses_between_retries_grow_to_a_limit`.
 
 pub mod checksum;

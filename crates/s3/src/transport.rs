@@ -157,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn certificate_errors_are_final_and_lost_connections_are_not() {
+    fn lost_connections_are_retried_but_not_certificate_errors() {
         let problem = |error: rustls::Error| {
             let error = std::io::Error::new(std::io::ErrorKind::InvalidData, error);
             tls_problem(&ureq::Error::Io(error), "store:9000").map(|it| it.context().to_owned())

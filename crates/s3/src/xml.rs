@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn error_in_a_successful_reply_is_found() {
+    fn error_in_a_successful_reply_is_detected() {
         let error = "<Error><Code>SlowDown</Code><Message>Reduce</Message></Error>";
         assert_eq!(refusal(error).unwrap().code, "SlowDown");
         assert!(completed(error).is_err());

@@ -100,7 +100,7 @@ fn errors_for_wrong_credentials_and_buckets_name_the_reason() {
 }
 
 #[test]
-fn throttled_and_lost_requests_are_repeated() {
+fn throttled_and_lost_requests_are_retried() {
     let store = ObjectStore::start();
     let client = client(&store);
     store.fail("PUT", "/a", Fault::SlowDown, 3);
