@@ -47,8 +47,8 @@ pub fn learned_addresses(cluster: ClusterId) -> Vec<String> {
 
 /// Writes the addresses of management in the newest cluster map to the file of this host. `given`
 /// are the addresses in the token or the command line. If `given` has all addresses in the map, the
-/// host does not need the file. In this case the function does not create the file, but updates an
-/// existing file.
+/// host does not need the file, so the function updates an existing file, but does not create a new
+/// file.
 ///
 /// Blocks for the write if the addresses have changed. The process logs failures only at the level
 /// debug, since many users cannot write the file.

@@ -7,7 +7,7 @@
 //! # The lock file records a complete change
 //!
 //! The owner of the lock file changes last. As long as the lock file does not belong to the user
-//! and its group, the next change looks at all files. If root opens a directory after this command,
+//! and its group, the next change checks all files. If root opens a directory after this command,
 //! the lock file gets the group of root (`skep_store::identity`). So the next change also finds
 //! files that root has created below the top.
 

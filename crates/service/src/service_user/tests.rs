@@ -186,7 +186,7 @@ fn path_that_the_user_can_redirect_by_a_symlink_is_refused() {
 
 /// The user has put a record of a service into a directory such as `/tmp`.
 #[test]
-fn directory_that_others_can_change_keeps_its_owner() {
+fn directory_that_other_users_can_change_keeps_its_owner() {
     let site = Site::new();
     std::fs::set_permissions(site.path("target"), Permissions::from_mode(0o1777)).unwrap();
     let error = site.take().unwrap_err();
