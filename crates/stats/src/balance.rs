@@ -26,7 +26,7 @@ const LEAST_USED_PERCENT: f64 = 1.0;
 /// fewer files, chance decides which target gets them.
 const FEWEST_FILES: u64 = 100;
 /// A metadata target has far more than its share of the work if it gets at least this many times
-/// the mean of the others.
+/// the mean of the other metadata targets.
 const FAR_MORE_WORK: u64 = 4;
 /// Minimum working share of the thread of a metadata target, in percent, before a large share of
 /// the work is a problem. Below this share, requests hardly wait for each other
@@ -37,8 +37,8 @@ const BUSY_PERCENT: u64 = 50;
 const LEAST_SPAN_NS: u64 = 50_000_000_000;
 /// Rules that name the user or the directory whose requests keep a metadata target busy.
 const REASONS: [&str; 2] = ["user-storm", "directory-hot"];
-/// A storage target has far more than its share of the data if its used share is at least this
-/// many times the used share of the others.
+/// A storage target has far more than its share of the data if its used share is at least this many
+/// times the used share of the other storage targets.
 const FAR_MORE_SPACE: f64 = 2.0;
 /// Minimum used share of a storage target, in percent, before a large share of the data is a
 /// problem. Below this share, the target still has enough free space for a long time.
@@ -126,7 +126,8 @@ fn rounded(percent: f64) -> f64 {
     (percent * 10.0).round() / 10.0
 }
 
-/// Returns the entry with the highest value. If several entries have it, returns the first one.
+/// Returns the entry with the highest value. If several entries have it, returns the first of these
+/// entries.
 fn highest<T: PartialOrd + Copy>(values: &[(u32, T)]) -> Option<(u32, T)> {
     values.iter().copied().reduce(|best, next| if next.1 > best.1 { next } else { best })
 }
@@ -139,7 +140,7 @@ fn answers(target: &Target) -> bool {
 
 /// Returns the metadata targets that answer, are the primary of a group, and whose work is known.
 /// Each has its number of requests. Only primaries get requests of clients. A target that does not
-/// answer has another finding, and would make the work of the others seem uneven.
+/// answer has another finding, and would make the work of the other targets seem uneven.
 fn requests_of_primaries(work: &WorkByTarget, map: &ClusterMap) -> Vec<(u32, u64)> {
     let groups = map.groups.iter().filter(|group| group.kind == TargetKind::Metadata);
     let primaries = groups.filter_map(|group| map.target(group.primary));
@@ -303,10 +304,10 @@ pub fn of_files(file_systems: &[FileSystem<'_>], kind: TargetKind) -> Balance {
     Balance::of_shares(targets, (target, most), all)
 }
 
-/// Returns a finding if one metadata target is busy and gets far more requests than the others.
-/// `work` covers a minute or more. `evidence` covers the newest seconds, and the target must be
-/// busy in them as well. `found` are the causes of slowness. If one of them names the user or the
-/// directory that keeps the target busy, returns no finding.
+/// Returns a finding if one metadata target is busy and gets far more requests than the other
+/// metadata targets. `work` covers a minute or more. `evidence` covers the newest seconds, and the
+/// target must be busy in them as well. `found` are the causes of slowness. If one of them names
+/// the user or the directory that keeps the target busy, returns no finding.
 pub fn uneven_work(
     (work, evidence): (&WorkByTarget, &Evidence),
     map: &ClusterMap,
@@ -351,8 +352,8 @@ pub fn uneven_work(
     })
 }
 
-/// Returns a finding if one storage target is far fuller than the others. A target that is low on
-/// free space has another finding, so it has none here.
+/// Returns a finding if one storage target is far fuller than the other storage targets. A target
+/// that is low on free space has another finding, so it has none here.
 pub fn uneven_space(map: &ClusterMap) -> Option<Cause> {
     let file_systems = of_storage(map);
     let (fullest, used) = fullest(&file_systems).filter(|_| file_systems.len() > 1)?;

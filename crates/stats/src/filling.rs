@@ -17,7 +17,8 @@ const DAY_MS: u64 = 24 * 3_600_000;
 /// Lengths of the spans whose growth counts. A prediction uses the slower growth of both, so that
 /// neither one large job nor one quiet day determines it.
 const SPANS_MS: [u64; 2] = [DAY_MS, 7 * DAY_MS];
-/// Minimum length of the history. In a shorter one, the growth of the space is that of single jobs.
+/// Minimum length of the history. In a shorter time, single jobs determine the growth of the used
+/// space.
 const LEAST_MS: u64 = 20 * 3_600_000;
 
 /// The used space at a moment.

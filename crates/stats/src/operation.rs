@@ -22,7 +22,7 @@ use skep_wire::traces::{TraceRecord, TraceWait};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-/// A report omits parts of the time whose share of the duration is smaller than this.
+/// A report omits parts of the time whose share of the duration is smaller than `SMALLEST_SHARE`.
 const SMALLEST_SHARE: f64 = 0.005;
 /// Maximum number of requests in a report. If there are more, the report contains the longest ones.
 const MAX_REQUESTS: usize = 12;

@@ -83,7 +83,7 @@ pub struct Row {
 }
 
 impl Row {
-    /// Adds another row to this one. The id does not change.
+    /// Adds another row to this row. The id does not change.
     pub fn add(&mut self, other: &Self) {
         self.operations += other.operations;
         self.errors += other.errors;

@@ -152,7 +152,7 @@ fn file_system_of_several_targets_has_their_least_free_space() {
 }
 
 #[test]
-fn target_that_is_far_fuller_than_the_others_is_a_finding() {
+fn target_that_is_far_fuller_than_other_targets_is_a_finding() {
     let found = uneven_space(&filled(&[20, 20, 70, 20])).unwrap();
     assert_eq!((found.rule, found.object.as_str()), ("space-uneven", "t5"));
     let words = "storage target t5 on storage-2 is 70 % full, but the other storage targets are \

@@ -59,7 +59,7 @@ fn wait(target: u32, served_by: u32, duration_us: u32, error: &str) -> TraceWait
 
 #[test]
 fn wait_for_a_stopped_target_names_target_node_and_error() {
-    // The first attempt and the last one are requests. In between, no request is open.
+    // The first attempt and the last attempt are requests. In between, no request is open.
     let first = TraceCall { is_failed: true, stages: None, ..call(98, 3, 100, 50, zero()) };
     let last = call(98, 3, 19_900, 100, StageTimes { disk_us: 100, ..StageTimes::default() });
     let error = "target t3 on storage-1: 10.0.0.4:7420: Connection refused";

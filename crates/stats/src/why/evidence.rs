@@ -13,8 +13,8 @@ use skep_metrics::{STAGES, Stage};
 use std::collections::BTreeMap;
 
 /// Maximum number of clients with an entry of their own in the evidence of a target. The same limit
-/// applies to users, jobs and directories. The entry `other` contains the sum of all others, so
-/// that totals stay exact.
+/// applies to users, jobs and directories. The entry `other` contains the sum of all entries that
+/// are not listed, so that totals stay exact.
 pub const MAX_NAMED: usize = 16;
 
 /// The total time of the requests of one kind.

@@ -29,9 +29,9 @@ const DIRTY_FACTOR: u64 = 2;
 /// A host counts as short of memory if all its running programs waited for memory for at least this
 /// share of the time, in percent.
 const STALLED_PERCENT: u64 = 10;
-/// Minimum difference between the clocks of a host and of the others. A smaller difference may only
-/// be the delay of a reply, since `skep health check` and the monitor wait for a reply for this
-/// time.
+/// Minimum difference between the clock of a host and the clocks of the other hosts. A smaller
+/// difference may only be the delay of a reply, since `skep health check` and the monitor wait for
+/// a reply for this time.
 const CLOCK_OFFSET_NS: u64 = 2_000_000_000;
 
 /// A host with the services on it.
@@ -77,8 +77,8 @@ impl Host<'_> {
 }
 
 /// Returns the hosts of the services with evidence, in the order of their names. All services of a
-/// host report the same state, so the evidence of the first one counts. For the clock, the smallest
-/// difference counts, because the replies of the other services may be late.
+/// host report the same state, so the evidence of the first service counts. For the clock, the
+/// smallest difference counts, because the replies of the other services may be late.
 fn hosts<'a>(evidence: &Evidence, map: &'a ClusterMap) -> Vec<Host<'a>> {
     let mut found: BTreeMap<String, Host<'a>> = BTreeMap::new();
     for node in map.nodes.iter().filter(|node| node.kind != NodeKind::Client) {
@@ -178,8 +178,9 @@ pub fn clock_findings(evidence: &Evidence, map: &ClusterMap) -> Vec<Cause> {
     found
 }
 
-/// Returns a finding if the clocks of the only two hosts differ. Two clocks do not show which one
-/// is wrong. Only if a time service adjusts just one of them, the other one is probably wrong.
+/// Returns a finding if the clocks of the only two hosts differ. Two clocks do not show which clock
+/// is wrong. Only if a time service adjusts just one of the two clocks, the other clock is probably
+/// wrong.
 fn two_clocks(one: &Host<'_>, other: &Host<'_>, map: &ClusterMap) -> Option<Cause> {
     let (first, second) = (one.evidence.clock_offset_ns?, other.evidence.clock_offset_ns?);
     let difference = first.saturating_sub(second);

@@ -104,8 +104,8 @@ mod tests {
     fn request_without_a_reply_is_a_cause_after_three_seconds() {
         let mut evidence = healthy();
         change(&mut evidence, 5).open = open(6, 4);
-        // The metadata target t1 has an open request too, which waits for the storage target, so it
-        // is no cause.
+        // The metadata target t1 also has an open request, but this request waits for the storage
+        // target t5, so t1 is no cause.
         change(&mut evidence, 1).open = open(1, 4);
         let causes_of = |evidence: &Evidence| causes(evidence, &map(), &Thresholds::default());
         let found = causes_of(&evidence);

@@ -290,7 +290,7 @@ fn report_names_a_busy_user_or_a_busy_directory_but_not_both() {
 }
 
 #[test]
-fn busy_thread_is_a_cause_only_if_requests_of_others_wait() {
+fn busy_thread_is_a_cause_only_if_other_users_wait() {
     let mut evidence = healthy();
     let busy = change(&mut evidence, 1);
     busy.working_ns = 8 * SECOND;
