@@ -30,8 +30,8 @@ pub(crate) const QUARANTINE_AGE: Duration = Duration::from_secs(7 * 24 * 3600);
 /// Maximum number of region pages that a target has in memory. Each page has 2 KiB of checksums, so
 /// 64 MiB of memory describe 64 GiB of data.
 pub(crate) const MAX_CACHED_PAGES: usize = 32_768;
-/// Number of dirty regions above which the cleaner starts immediately. This bounds the memory for
-/// dirty regions, and the number of regions that the next start must check.
+/// Number of dirty regions above which the cleaner starts immediately. This limit bounds the memory
+/// for dirty regions, and the number of regions that the next start must check.
 pub(crate) const MAX_DIRTY_REGIONS: usize = 65_536;
 /// Interval of the cleaner. A region that is rewritten within this time costs no further sync.
 pub(crate) const CLEAN_INTERVAL: Duration = Duration::from_secs(30);
@@ -42,7 +42,7 @@ pub(crate) const SYNC_EACH_UP_TO: usize = 32;
 /// the file system's journal.
 pub(crate) const PARALLEL_SYNCS: usize = 32;
 /// Maximum age of the free-space value. The target queries the free space again if the value is
-/// older.
+/// older than this time.
 pub(crate) const SPACE_VALID: Duration = Duration::from_secs(1);
 /// Divisor of the file system's size. One in `RESERVE_DIVISOR` bytes stays free for the target's
 /// own records.
@@ -51,8 +51,7 @@ pub(crate) const RESERVE_DIVISOR: u64 = 64;
 /// record, and the region pages of writes in flight.
 pub(crate) const MAX_RESERVE_BYTES: u64 = 64 << 20;
 /// Free space below which each write reserves its space first, so that the file system cannot run
-/// out of space during the write. With more free space than this, a reservation would only cost
-/// time.
+/// out of space during the write. With more free space, a reservation would only cost time.
 pub(crate) const SCARCE_BYTES: u64 = 256 << 20;
 /// Maximum number of bytes that one request reserves. A file system needs some milliseconds for
 /// this amount.
@@ -66,8 +65,8 @@ pub(crate) const MAX_CLEARED_STEPS: usize = 512;
 pub(crate) const SEEKS_AT_ONCE: usize = 256;
 /// Maximum number of chunk files in one reply to `ListChunks`.
 pub(crate) const MAX_LISTED: u32 = 4096;
-/// Maximum number of chunk files in one `RemoveChunks` request. This bounds the time for which one
-/// request occupies the target.
+/// Maximum number of chunk files in one `RemoveChunks` request. This limit bounds the time for
+/// which one request occupies the target.
 pub(crate) const MAX_REMOVED: usize = 4096;
 /// Maximum length of a write that the target's thread copies to the page cache itself. Passing the
 /// write to an io_uring worker, as the kernel does with most file systems, takes about 1.5 times
@@ -89,8 +88,8 @@ pub(crate) const MAX_WRITE_BACKS: usize = 4;
 /// Maximum number of requests from one connection that the target executes concurrently. Further
 /// requests wait in the socket.
 pub(crate) const MAX_REQUESTS_PER_CONNECTION: usize = 64;
-/// Maximum number of requests that a target executes concurrently. This bounds the memory for their
-/// data.
+/// Maximum number of requests that a target executes concurrently. This limit bounds the memory for
+/// their data.
 pub(crate) const MAX_REQUESTS_PER_TARGET: usize = 512;
 /// Maximum number of requests of one client that a target executes concurrently. The other permits
 /// are for the first requests of other clients, which need not wait. The requests of one client are
@@ -112,7 +111,7 @@ pub(crate) const MAX_BENCHMARK_STREAMS: u16 = 64;
 /// Minimum block size of a benchmark. Direct I/O requires that each block size is a multiple of
 /// this size.
 pub(crate) const MIN_BENCHMARK_BLOCK_BYTES: u32 = 4096;
-/// Maximum block size of a benchmark. This bounds the memory for its buffers to 256 MiB.
+/// Maximum block size of a benchmark. This limit bounds the memory for the buffers to 256 MiB.
 pub(crate) const MAX_BENCHMARK_BLOCK_BYTES: u32 = 4 << 20;
 /// Time after which the target stops a benchmark if no client has asked for its progress.
 pub(crate) const ABANDONED_AFTER: Duration = Duration::from_secs(30);

@@ -124,8 +124,8 @@ pub(crate) async fn clean_up_forever(
 }
 
 /// Runs one round over all chunk files whose last change is at least `age` ago. If more than
-/// `limit` of these chunk files have no inode, the round moves no file. In this case, metadata may
-/// have been restored from an old backup, and the chunk files may belong to files that were created
+/// `limit` of these chunk files have no inode, the round moves no file, because metadata may have
+/// been restored from an old backup, and the chunk files may belong to files that were created
 /// after the backup.
 async fn clean_up(
     store: &Rc<ChunkStore>,

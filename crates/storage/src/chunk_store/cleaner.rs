@@ -178,7 +178,7 @@ impl ChunkStore {
 
     /// Removes the regions of a chunk file from index `from` on from the dirty regions, because the
     /// file was truncated or removed. Regions in the dirty log stay dirty, since only the cleaner
-    /// removes regions from the log, and it examines only dirty regions.
+    /// removes regions from the log, and the cleaner examines only dirty regions.
     pub(super) fn truncate_dirty(&self, key: &ChunkFileKey, from: u64) {
         let is_recorded = |region| self.dirty_log.has_recorded(&DirtyRegion { key: *key, region });
         self.dirty.truncate(key, from, is_recorded);

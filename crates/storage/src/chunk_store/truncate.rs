@@ -58,12 +58,12 @@ impl Generations {
 }
 
 impl ChunkStore {
-    /// Truncates a chunk file to `size`. Does nothing if the file is shorter or does not exist,
-    /// since bytes beyond its end already read as zeros. Also does nothing if the file was
-    /// truncated in the same `generation` or a newer generation. A request with such a generation
-    /// is a late copy, and must not remove the data of later writes. A damaged granule at the new
-    /// end stays damaged, and so does a damaged page, unless `size` is zero. Not cancel-safe, see
-    /// [`super`].
+    /// Truncates a chunk file to `size`. Does nothing if the file is shorter than the new size or
+    /// does not exist, since bytes beyond its end already read as zeros. Also does nothing if the
+    /// file was truncated in the same `generation` or a newer generation. A request with such a
+    /// generation is a late copy, and must not remove the data of later writes. A damaged granule
+    /// at the new end stays damaged, and so does a damaged page, unless `size` is zero. Not
+    /// cancel-safe, see [`super`].
     ///
     /// # Errors
     /// `DeviceFailed` if a write fails.

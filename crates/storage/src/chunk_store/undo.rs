@@ -42,7 +42,7 @@ impl ChunkStore {
             self.refresh_checksums(file, write).await?;
             match self.write_page(file, write.index, &write.region) {
                 // There is no space for the page of a region that was blank. The next load of the
-                // region accepts the present data, which is correct in this case.
+                // region accepts the present data, which is correct for a region without a page.
                 Err(error) if error.code() == ErrorCode::NoSpace && write.was_blank => {}
                 other => other?,
             }

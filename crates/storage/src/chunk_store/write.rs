@@ -240,7 +240,7 @@ impl ChunkStore {
             _ => self.existing_or_new(key)?,
         };
         // If the file system has become read-only, the target may have opened the file for reading
-        // only. In this case, the write must fail.
+        // only. A write to such a file must fail.
         self.check_writable()?;
         Ok(file)
     }

@@ -231,7 +231,7 @@ fn sync_of_a_new_file_syncs_data_and_name_concurrently() {
 /// docs/semantics.md 3.5. Only a sync of the whole file system makes the writes of a killed process
 /// durable, since the target has no list of the files of that process.
 #[test]
-fn start_after_a_kill_owes_a_sync_of_the_file_system() {
+fn first_sync_after_a_kill_syncs_the_whole_file_system() {
     run(|dir| async move {
         let owes = |store: &Rc<ChunkStore>| store.cleaner.full_sync.is_owed.get();
         let store = open(&dir);

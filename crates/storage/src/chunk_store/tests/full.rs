@@ -245,7 +245,8 @@ fn write_beyond_the_maximum_size_changes_no_byte() {
         let longest = longest_file(&dir);
         if longest > 1 << 60 {
             // The file system permits longer files than the chunk file format, so a write reaches
-            // the limit of the format first. In that case the test ends at this point.
+            // the limit of the format before the limit of the file system. The test cannot reach
+            // the limit of such a file system.
             return;
         }
         let store = open(&dir);
