@@ -1,5 +1,5 @@
 //! Reads small files, and replaces them atomically. After a crash at any moment, a file contains
-//! either the old bytes or the new ones.
+//! either the old bytes or the new bytes.
 
 use crate::identity_file::is_initialised;
 use skep_types::{Error, Result};
@@ -29,7 +29,7 @@ pub(crate) fn read_if_exists(path: &Path) -> Result<Option<Vec<u8>>> {
 
 /// Replaces or creates the file at `path`, durably and atomically. When this function returns, the
 /// new bytes survive a power loss. After a crash before the return, the file contains either the
-/// old bytes or the new ones, never a mixture.
+/// old bytes or the new bytes, never a mixture.
 ///
 /// If root calls this function, the new file belongs to the owner of its directory. So a service
 /// that runs as another user can read files that a command of root has replaced.

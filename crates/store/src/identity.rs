@@ -20,8 +20,8 @@ pub const LOCK_FILE: &str = "skep-lock";
 /// Mode of new directories. Only the owner can enter, since they contain the data of all users.
 const PRIVATE_MODE: u32 = 0o700;
 /// Number of times that [`lock`] tries to lock the directory of a target. With [`LOCK_PAUSE`]
-/// between them, all attempts take 200 ms. That is short enough for the calling thread, which also
-/// sends heartbeats.
+/// between them, all attempts take 200 ms. This time is short enough for the calling thread, which
+/// also sends heartbeats.
 const LOCK_ATTEMPTS: u32 = 20;
 /// Number of times that a process tries to lock the directory of its node when it starts. All
 /// attempts take 5 s: a process that was killed during a sync of its disk ends only after the sync.
@@ -313,8 +313,8 @@ fn lock(path: &Path, attempts: u32) -> Result<File> {
 /// `skep_service::service_user` finds them. The user can still lock the file.
 fn mark_use_by_root(lock: &File) {
     if lock.metadata().is_ok_and(|it| it.gid() != 0) {
-        // Ignore an error, because only root may make this change. Some file systems refuse it even
-        // to root. On these file systems, root does not create files of another owner.
+        // Ignore an error, because only root may make this change. Some file systems refuse this
+        // change even to root. On these file systems, root does not create files of another owner.
         let _ = fchown(lock, None, Some(0));
     }
 }
@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn new_directory_is_private_but_an_existing_one_keeps_its_mode() {
+    fn new_directory_is_private_and_old_directory_keeps_its_mode() {
         let parent = tempfile::tempdir().unwrap();
         let mode = |path: &Path| std::fs::metadata(path).unwrap().mode() & 0o7777;
         let path = parent.path().join("between").join("target");

@@ -2,7 +2,7 @@
 //!
 //! Owns the segment files, their order and their syncs. `skep_format::log` owns the byte layout. A
 //! segment is the file `<LSN of its first record>.log`. The log syncs a segment completely before
-//! it starts the next one, so only the last segment can end with a torn record.
+//! it starts the next segment, so only the last segment can end with a torn record.
 //!
 //! # A full disk
 //! The log allocates space ahead of its end, so that operations that free space can still be logged
@@ -12,10 +12,10 @@
 //!
 //! # Zeros after the end
 //! If an append makes the file longer or is the first write to its block, the next sync must also
-//! commit the journal of the file system. That takes longer than the write of the record, and also
-//! writes the changes of other files. So the log writes zeros after its end, many records ahead,
-//! and most appends overwrite zeros in a file whose length does not change. A reader ignores the
-//! zeros: no record begins with them.
+//! commit the journal of the file system. Such a sync takes longer than the write of the record,
+//! and also writes the changes of other files. So the log writes zeros after its end, many records
+//! ahead, and most appends overwrite zeros in a file whose length does not change. A reader ignores
+//! the zeros: no record begins with them.
 //!
 //! # Segments for absent members
 //! The module `old_segments` removes the segments whose changes the store has. While a member of
@@ -55,8 +55,8 @@ const SEGMENT_BYTES: u64 = 32 << 20;
 /// Number of bytes that the log allocates ahead of its end. The log allocates more when half of
 /// these bytes are used.
 const AHEAD_BYTES: u64 = 32 << 20;
-/// Number of zeros that the log writes after its end when it has overwritten the previous ones. The
-/// next sync writes them too, so they should not take much longer than a sync.
+/// Number of zeros that the log writes after its end when it has overwritten the previous zeros.
+/// The next sync writes them too, so they should not take much longer than a sync.
 const ZEROS_BYTES: u64 = 256 << 10;
 /// After a failed allocation, the log appends this number of bytes before it tries to allocate
 /// space again. At each attempt, a full file system searches for space that it could free, which is
@@ -83,7 +83,7 @@ pub struct Log {
     zeros_end: u64,
     /// Length of the last segment at which the log starts the next segment.
     segment_ends_at: u64,
-    /// The caller does not need the records up to this one, because the caller's store has their
+    /// The caller does not need the records up to this record, because the caller's store has their
     /// changes.
     not_needed: Lsn,
     /// Maximum number of bytes that the log keeps in segments without a needed record.

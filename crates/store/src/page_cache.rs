@@ -161,10 +161,10 @@ impl MemberMarkFile {
     /// finds that the map is old. A member must call this before it confirms records or replies in
     /// this epoch. Blocks.
     ///
-    /// `record` becomes the recorded state of the group. It is the present one if the map may come
-    /// from a management that was restored from a backup. The counted members of this state are
-    /// added to it: an older program, or a start with a restored directory, has counted them
-    /// without a record.
+    /// `record` becomes the recorded state of the group. The caller passes the present recorded
+    /// state if the map may come from a management that was restored from a backup. The function
+    /// adds the counted members to `record`: an older program, or a start with a restored
+    /// directory, has counted these members without a record.
     ///
     /// # Errors
     /// Errors of the file system, which name the path.
@@ -303,8 +303,8 @@ impl MemberMarkFile {
         self.written.clone().unwrap_or_else(first)
     }
 
-    /// Returns the counted members and the recorded state of `group`. Both are empty if the member
-    /// mark belongs to another group, because epochs of different groups cannot be compared.
+    /// Returns the counted members and the recorded state of `group`. Both values are empty if the
+    /// member mark belongs to another group, because epochs of different groups cannot be compared.
     fn of_group(&self, group: GroupId) -> (CountedMembers, GroupRecord) {
         let present = self.present();
         match present.group == group {

@@ -30,8 +30,8 @@ pub struct PageCacheMarkFile {
 
 impl PageCacheMarkFile {
     /// Reads the mark in the directory of a target. If the device has failed, changes may be lost
-    /// although the page cache is the same. In this case, first makes a mark durable that names no
-    /// page cache. The caller removes the mark of the failed sync only after this call. Blocks.
+    /// although the page cache is the same. The function then first makes a mark durable that names
+    /// no page cache. The caller removes the mark of the failed sync only after this call. Blocks.
     ///
     /// # Errors
     /// - Errors of the file system, which name the path.

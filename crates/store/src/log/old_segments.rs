@@ -1,5 +1,5 @@
 //! Segments whose changes are in the store: which of them the log keeps for absent members of its
-//! group, and the removal of the others.
+//! group, and the removal of the other segments.
 //!
 //! A call removes only a few segments, because the file system frees their space while the thread
 //! that serves waits. So the caller calls [`Log::keep`] repeatedly.

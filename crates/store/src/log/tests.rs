@@ -94,7 +94,7 @@ fn record_longer_than_the_limit_is_not_appended() {
 }
 
 #[test]
-fn log_continues_in_a_new_segment_and_old_ones_are_trimmed() {
+fn log_continues_in_a_new_segment_and_trims_old_segments() {
     let directory = tempfile::tempdir().unwrap();
     // Four records of this length fill a segment.
     fill(directory.path(), 20, SEGMENT_BYTES as usize / 4);

@@ -5,9 +5,9 @@
 //!
 //! # Crash rule
 //! The removal is durable before the caller appends again. Otherwise a power loss could bring back
-//! old records behind new ones. A reader would report such a log as damaged, because an old record
-//! may contain the LSN of a synced record that the new log does not have. The last segment is
-//! removed first, so that the remaining segments are consecutive after a power loss.
+//! old records behind new records. A reader would report such a log as damaged, because an old
+//! record may contain the LSN of a synced record that the new log does not have. The last segment
+//! is removed first, so that the remaining segments are consecutive after a power loss.
 
 use super::segments::offset_after;
 use super::{Log, at, open_segment, segment_path};
