@@ -28,7 +28,7 @@ pub struct BestResult {
     pub limit: f64,
     /// `mean` as a share of `limit`.
     pub share: f64,
-    /// Whether the share is at least the required share.
+    /// Whether `share` is at least the share of the limit that the user requires.
     pub is_enough: bool,
 }
 

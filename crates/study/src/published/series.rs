@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn error_for_an_invalid_series_names_it() {
+    fn error_for_an_invalid_series_names_the_series() {
         for (old, new, words) in [
             ("servers = 4", "server = 4", &["series \"a\"", "`at.server`", "servers, count"][..]),
             ("servers = 4", "servers = [4]", &["series \"a\"", "whole number"]),

@@ -46,7 +46,7 @@ fn each_point_selects_one_condition_of_its_plan() {
 }
 
 #[test]
-fn relative_rates_of_allocations_equal_the_published_ones() {
+fn relative_rates_of_allocations_equal_the_published_rates() {
     let found = compare(&study("scenario1"), false, &built_in()).expect("series");
     assert_eq!((found.series.len(), found.without_results.len()), (3, 0));
     let targets = series(&found, "boito-figure8-scenario1");
