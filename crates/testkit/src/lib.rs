@@ -30,7 +30,7 @@
 //! links only one crate of Skep, `skep-types`, for random numbers and checksums.
 //!
 //! # Running
-//! `cargo xtask ci --only black-box` builds `skep` and runs all tests as root, the files two at a
+//! `cargo xtask ci --only black-box` builds `skep` and runs all tests as root, several files at a
 //! time. To run one file: `cargo build -p skep-ctl && cargo test -p skep-testkit --test posix`.
 //! Tests use the `skep` program in the target directory of their own build profile, and do not
 //! build this program.

@@ -24,9 +24,9 @@ const MAX_STEPS: usize = 50;
 static NEXT: AtomicU32 = AtomicU32::new(1);
 
 /// Creates an empty directory in `parent` for each name, and returns the paths. The first, third,
-/// fifth, ... directory are on another metadata group than `parent`, and the others on the same
-/// group. So neighbours in the list are on different groups. On another file system than Skep, only
-/// creates the directories.
+/// fifth, ... directory are on another metadata group than `parent`, and the other directories on
+/// the same group as `parent`. So neighbours in the list are on different groups. On another file
+/// system than Skep, only creates the directories.
 ///
 /// # Panics
 /// Panics if a call fails, or if metadata has only one group.

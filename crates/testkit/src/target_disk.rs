@@ -155,9 +155,9 @@ impl TargetDisk {
     /// Unmounts the file system and then mounts the same file system, as after the repair of a
     /// device. No process may use the disk during this call.
     ///
-    /// After `umount`, another mount namespace may still contain the mount. In that case the failed
-    /// file system stays active, and `mount` would use the old loop device. So this function waits
-    /// until no loop device uses the image.
+    /// As long as another mount namespace contains the mount after `umount`, the failed file system
+    /// stays active, and `mount` would use the old loop device. So this function waits until no
+    /// loop device uses the image.
     ///
     /// # Panics
     /// Panics if the disk is still in use.

@@ -333,7 +333,7 @@ fn management_node_refuses_to_start_in_an_emptied_directory() {
 
 /// Command: skep management recover.
 #[test]
-fn one_management_node_recovers_from_the_loss_of_the_others() {
+fn one_management_node_recovers_after_loss_of_the_other_nodes() {
     let cluster = start(3);
     let before = wait_for_all(&cluster, 3);
     change_setting(&cluster, 750);

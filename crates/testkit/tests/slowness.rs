@@ -326,7 +326,7 @@ fn locked(path: &Path) -> File {
 }
 
 #[test]
-fn suspended_client_is_reported_while_others_wait_for_its_lock() {
+fn suspended_client_is_reported_while_clients_await_its_lock() {
     let mut cluster = Cluster::start(Shape::small());
     let other = cluster.mount(Transport::Device);
     let name = "file";

@@ -157,7 +157,7 @@ fn management_nodes_without_the_new_token_are_reported() {
 /// Regression test: a process used a wrong secret in its token file, and its peers refused the
 /// process until an administrator repaired the file.
 #[test]
-fn process_keeps_its_token_if_management_refuses_a_changed_one() {
+fn process_keeps_its_token_if_management_refuses_a_new_token() {
     let mut cluster = Cluster::start(Shape::small());
     let file = cluster.data().join("storage-1/join-token");
     let right = files::read_to_string(&file);

@@ -38,7 +38,7 @@ fn is_whole(disk: &Disk, name: &str) -> bool {
 }
 
 #[test]
-fn power_loss_keeps_synced_files_and_loses_unsynced_ones() {
+fn power_loss_keeps_synced_files_and_loses_unsynced_files() {
     on_each_file_system(|disk| {
         for round in 0..6 {
             let [synced, unsynced] = ["synced", "unsynced"].map(|it| format!("{it}-{round}"));

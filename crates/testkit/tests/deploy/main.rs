@@ -166,7 +166,7 @@ fn interrupted_deployment_and_removal_continue() {
 ///
 /// Command: skep deploy apply, skep cluster backup, skep cluster restore.
 #[test]
-fn lost_management_is_restored_and_not_founded_again() {
+fn lost_management_is_restored_and_not_initialised_again() {
     let mut site = DeploySite::new(&["m1", "s1"]);
     let m1 = "[[host]]\nname = \"m1\"\naddress = \"10.0.0.1\"\nroles = [\"management\"]\n";
     let s1 = "[[host]]\nname = \"s1\"\naddress = \"10.0.0.2\"\n\

@@ -53,7 +53,7 @@ fn unauthorized_requests_and_wrong_options_are_refused() {
 
 /// Command: skep monitor, skep stats.
 #[test]
-fn encrypted_page_is_served_to_clients_that_trust_it() {
+fn encrypted_page_is_served_to_clients_that_trust_its_ca() {
     let cluster = Cluster::start(Shape::small());
     let scratch = Scratch::new();
     let authority = Authority::create(&scratch.directory("authority"));
