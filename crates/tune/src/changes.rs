@@ -10,8 +10,8 @@
 //! in the order in which [`apply`] changed them: the scheduler first, and then the depth.
 //!
 //! # Hazard: two commands at the same time
-//! Both would read the record, and the later one would overwrite the former values that the other
-//! one has added. So each function that changes the record holds the lock of
+//! Both commands would read the record, and the later command would overwrite the previous values
+//! that the earlier command has added. So each function that changes the record holds the lock of
 //! [`crate::record_lock`].
 //!
 //! # Hazard: a second `apply`

@@ -122,8 +122,9 @@ fn mount_of(tree: &Tree, directory: &str) -> Option<Mount> {
             || directory.strip_prefix(&point).is_some_and(|rest| rest.starts_with('/'));
         is_above.then_some(Mount { source, point, kind, options })
     });
-    // If two file systems are mounted on the same directory, the later one hides the earlier one.
-    // Their mount points have equal lengths, and of these, `max_by_key` returns the last one.
+    // If two file systems are mounted on the same directory, the later mount hides the earlier
+    // mount. Their mount points have equal lengths, and `max_by_key` returns the last mount of
+    // equal length.
     mounts.max_by_key(|it| it.point.len())
 }
 

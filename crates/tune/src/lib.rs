@@ -10,8 +10,8 @@
 //! - The recorded contents of a file are the contents before its first change, however often
 //!   `apply` runs. A later `apply` never replaces them.
 //!
-//! `Record::check_invariants` in [`changes`] checks the second invariant. The first one is an order
-//! of writes, which no state shows, and no test loses power during a change.
+//! `Record::check_invariants` in [`changes`] checks the second invariant. The first invariant is an
+//! order of writes, which no state shows, and no test loses power during a change.
 //!
 //! Held by the tests `undo_after_a_crash_of_apply_restores_everything` (with the state after such a
 //! power loss) and `second_apply_preserves_the_original_values_for_undo`.

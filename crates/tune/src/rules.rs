@@ -269,7 +269,7 @@ impl Form {
 }
 
 impl Test {
-    /// Whether the current value satisfies a rule that wants `want`.
+    /// Whether the current value satisfies a rule with the recommended value `want`.
     pub(crate) fn passes(self, value: &str, want: &str) -> bool {
         let numbers = value.parse::<u64>().ok().zip(want.parse::<u64>().ok());
         match (self, numbers) {

@@ -22,7 +22,7 @@ fn findings(root: &Path, interfaces: &[&str]) -> Vec<Finding> {
 }
 
 #[test]
-fn interfaces_that_pass_through_the_hypervisor_are_found() {
+fn interfaces_that_pass_through_the_hypervisor_are_reported() {
     let host = tempfile::tempdir().expect("a directory");
     add_interface(host.path(), "eth0", "vif");
     add_interface(host.path(), "eth1", "hv_netvsc");
@@ -45,7 +45,7 @@ fn interface_with_a_virtual_function_passes_the_check() {
 }
 
 #[test]
-fn interfaces_with_other_drivers_have_no_finding() {
+fn interfaces_that_bypass_the_hypervisor_have_no_finding() {
     let host = tempfile::tempdir().expect("a directory");
     for (name, driver) in [("eth0", "ena"), ("eth1", "ixgbevf"), ("eth2", "mlx5_core")] {
         add_interface(host.path(), name, driver);

@@ -178,7 +178,7 @@ fn well_tuned_host_has_no_finding() {
 }
 
 #[test]
-fn each_single_wrong_setting_is_found() {
+fn each_single_wrong_setting_is_reported() {
     let host = Host::new(true);
     for (path, good, wrong) in FILES {
         host.put(path, wrong);
@@ -326,7 +326,7 @@ fn undo_restores_a_scheduler_before_its_queue_depth() {
 /// `apply` may be interrupted after it has set all values and before it writes the boot files. The
 /// next `apply` finds no wrong value.
 #[test]
-fn second_apply_completes_the_boot_files_of_the_first() {
+fn second_apply_completes_the_boot_files_of_the_first_apply() {
     let host = Host::new(false);
     let before = host.snapshot();
     host.apply_all();

@@ -46,7 +46,7 @@ fn findings(root: &Path, role: Role) -> Vec<Finding> {
 }
 
 #[test]
-fn device_with_all_interrupts_on_one_cpu_is_found() {
+fn device_with_all_interrupts_on_one_cpu_is_reported() {
     let host = host(["1", "3"], ["2", "2"]);
     let found = findings(host.path(), Role::Storage);
     let shown: Vec<_> = found.iter().map(|it| (it.file.as_str(), it.passes)).collect();

@@ -44,7 +44,7 @@ fn findings(root: &Path) -> Vec<Finding> {
 }
 
 #[test]
-fn service_on_another_node_than_its_devices_is_found() {
+fn service_on_another_node_than_its_devices_is_reported() {
     let far = host("0-3");
     let found = findings(far.path());
     assert_eq!(found.len(), 2, "{found:?}");
