@@ -40,7 +40,7 @@ mod tests {
     use crate::map::{Capacity, Consistency};
 
     #[test]
-    fn online_target_differs_from_a_registered_one_in_reachability() {
+    fn online_target_equals_a_new_target_except_its_reachability() {
         let target = Target::online(TargetId::new(7), TargetKind::Storage, NodeId::new(2));
         let registered = Target::new(target.id, target.kind, target.node, "");
         assert_eq!(Target { reachability: Reachability::Offline, ..target.clone() }, registered);
