@@ -3,7 +3,7 @@
 //! The tests of a program run one at a time, since each test starts a whole cluster. The tests
 //! spend most of their time waiting, so two programs can share two cores. At the same time, one
 //! program of [`WAITING`] runs. Changes that other programs make on the host would disturb the
-//! programs in [`OF_THE_HOST`], so these programs run after all others.
+//! programs in [`OF_THE_HOST`], so these programs run after all other programs.
 //!
 //! The step ends with a table of the programs and their times, the slowest first. [`SECONDS`] has
 //! the expected times.
@@ -18,9 +18,9 @@ use std::time::Instant;
 
 /// Programs that compare the directories of simulated hosts before and after a test. The root
 /// directory of a simulated host is an overlay over the root directory of the real host, in which
-/// other programs change files. So these programs start when all others have ended. Each simulated
-/// host has its own `/run`, so each of these programs has a separate list of networks, and the
-/// programs can run at the same time.
+/// other programs change files. So these programs start when all other programs have ended. Each
+/// simulated host has its own `/run`, so each of these programs has a separate list of networks,
+/// and the programs can run at the same time.
 const OF_THE_HOST: &[&str] = &["deploy", "ondemand", "deploy_copies", "staging"];
 
 /// Programs that wait for timers nearly all of the time: for the ends of leases, time limits,

@@ -65,7 +65,7 @@ impl Example {
 
 impl Body {
     /// Returns the frame of this request or reply. Every header field is nonzero, as far as the
-    /// message allows this.
+    /// message allows a nonzero value.
     fn frame(&self, of: &Example) -> Vec<u8> {
         let request = Header {
             message: of.message,
