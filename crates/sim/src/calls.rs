@@ -148,10 +148,11 @@ impl World {
         }
         match callee.0 {
             Node::Target(target) => {
-                if !self.refuses_unrecorded(target, number, &header, &body) {
-                    self.duplicate_later(target, &header, &body);
-                    self.deliver_request(target, number, header, body);
+                if self.refuses_unrecorded(target, number, &header, &body) {
+                    return;
                 }
+                self.duplicate_later(target, &header, &body);
+                self.deliver_request(target, number, header, body);
             }
             Node::Storage(storage) if self.storages[storage].is_running => {
                 // Drop the late write. The client has sent the write again on a newer connection,
