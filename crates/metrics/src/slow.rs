@@ -144,7 +144,7 @@ mod tests {
         let traced = Completed { trace: 0x17 << 64 | 0x2a, ..completed(7_000) };
         let line = slow.line(&traced, Duration::from_secs(100), || "read_chunk".to_owned());
         let expected = "read_chunk took 7.0 s: 6.3 s at the disk; `skep why --op \
-                        0000000000000017000000000000002a` shows its parts";
+                        0000000000000017000000000000002a` shows the parts of this operation";
         assert_eq!(line.as_deref(), Some(expected));
     }
 }

@@ -517,7 +517,7 @@ mod tests {
             let of_scope = ended.filter(|alert| stops_requests(alert, &scope));
             of_scope.map(|alert| past_cause(alert, 200_000).what).collect::<Vec<_>>()
         };
-        let what = "storage target t7 is Offline; this lasted 39 s and ended 61 s ago";
+        let what = "storage target t7 is Offline; the problem lasted 39 s and ended 61 s ago";
         assert_eq!(found(None, 120_000), [what]);
         assert_eq!(found(Some(vec![7]), 120_000), [what]);
         assert!(found(Some(vec![8]), 120_000).is_empty(), "another target");

@@ -97,7 +97,7 @@ fn contradictory_settings_are_refused_with_a_remedy() {
     assert!(refused("lease", 1_500).contains("change the other"));
     assert!(refused("chunk-size", 100_000).contains("65536 and 131072"));
     assert!(refused("inline-bytes", 5_000).contains("4096 and 8192"));
-    assert!(refused("metadata-lease", 2_244).contains("of at most 2243 ms, not 2244 ms"));
+    assert!(refused("metadata-lease", 2_244).contains("of at most 2243 ms, and not of 2244 ms"));
     assert!(refused("metadata-take-over-after", 2_000).contains("change the other"));
     assert!(refused("colour", 1).contains("cleanup-interval"));
     assert!(refused("chooser", 7).contains("balanced, randomized, roundrobin"));
