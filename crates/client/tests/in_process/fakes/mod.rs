@@ -12,7 +12,7 @@ use skep_types::codec::Codec;
 use skep_types::map::{Capacity, CapacityPool, Consistency, Reachability, ShardRange};
 use skep_types::{
     ClusterId, ClusterMap, Error, ErrorCode, Group, GroupId, InodeId, MapVersion, Node, NodeId,
-    NodeKind, Result, ShardId, Target, TargetId, TargetKind,
+    NodeKind, Result, SessionId, ShardId, Target, TargetId, TargetKind,
 };
 use skep_wire::Request;
 use skep_wire::management::{
@@ -194,7 +194,9 @@ impl FakeCluster {
         let has_session = |it: &FakeMetadata| it.has_session(incoming.header.session);
         if self.state.borrow().metadata.get(&target).is_some_and(has_session) {
             match incoming.header.message {
-                WaitNotifications::ID => return Ok(self.next_notifications().await),
+                WaitNotifications::ID => {
+                    return self.next_notifications(target, incoming.header.session).await;
+                }
                 AcknowledgeNotifications::ID => return Ok(Answer::of(&EmptyReply {})),
                 _ => {}
             }
@@ -209,13 +211,17 @@ impl FakeCluster {
         }
     }
 
-    /// Waits until the test has queued notifications for a session, and returns them.
-    async fn next_notifications(&self) -> Answer {
+    /// Waits until the test has queued notifications for a session, and returns them. Refuses the
+    /// request if the session ends meanwhile.
+    async fn next_notifications(&self, target: TargetId, session: SessionId) -> Result<Answer> {
         while self.state.borrow().notifications.is_empty() {
             skep_env::sleep(std::time::Duration::from_millis(2)).await;
+            if !self.state.borrow().metadata[&target].has_session(session) {
+                return Err(Error::new(ErrorCode::StaleSession, "the session has ended"));
+            }
         }
         let notifications = std::mem::take(&mut self.state.borrow_mut().notifications);
-        Answer::of(&Notifications { notifications })
+        Ok(Answer::of(&Notifications { notifications }))
     }
 
     async fn manage(&self, incoming: &Incoming) -> Result<Answer> {
