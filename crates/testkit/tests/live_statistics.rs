@@ -147,7 +147,7 @@ fn signals_end_the_live_view_with_a_restored_terminal() {
 ///
 /// Command: skep stats.
 #[test]
-fn ctrl_c_ends_a_live_view_whose_parent_ignores_sigint() {
+fn ctrl_c_ends_a_live_view_started_with_sigint_ignored() {
     let cluster = Cluster::start(Shape::small());
     let (program, data) = (cluster::program(), cluster.data().to_str().expect("UTF-8"));
     let program = program.to_str().expect("UTF-8");

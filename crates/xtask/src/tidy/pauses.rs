@@ -32,8 +32,6 @@ const PAUSES: &[(&str, &str)] = &[
     ("crates/ctl/src/cmd/target/replace.rs",
      "poll: the copy of the store of a group to a new member; the reply of its primary"),
     ("crates/ctl/src/cmd/down.rs", "poll: the end of the supervisor"),
-    ("crates/ctl/src/cmd/node/disks.rs", "period: the interval between two outputs"),
-    ("crates/ctl/src/cmd/health/watch.rs", "period: the interval between two checks"),
     ("crates/ctl/src/cmd/ondemand/job_output.rs",
      "poll: the state of the results of a Slurm job, written by its first node, and the nodes that \
       have not read it; delay: before a copy, for cached names"),
@@ -42,8 +40,6 @@ const PAUSES: &[(&str, &str)] = &[
     ("crates/ctl/src/cmd/stats/live/mod.rs",
      "period: the interval between two questions for figures"),
     ("crates/ctl/src/cmd/stats/measure.rs", "period: the time over which it measures"),
-    ("crates/ctl/src/cmd/stats/mod.rs", "period: the interval between two outputs"),
-    ("crates/ctl/src/cmd/stats/own.rs", "period: the interval between two questions to the mount"),
     ("crates/ctl/src/cmd/trace.rs", "period: the interval between two questions to the mount"),
     ("crates/ctl/src/cmd/tune/measured_command.rs", "poll: a signal that ends a measurement"),
     ("crates/ctl/src/cmd/umount.rs", "poll: the end of the process of a mount"),
@@ -52,6 +48,9 @@ const PAUSES: &[(&str, &str)] = &[
     ("crates/ctl/src/local/readiness.rs", "poll: readiness of a child process"),
     ("crates/ctl/src/local/supervisor.rs",
      "period: looks at its child processes; delay: before it restarts one"),
+    ("crates/ctl/src/output.rs",
+     "period: the interval between two outputs of a command that runs until it is interrupted; \
+      poll: the end of the reader of these outputs"),
     ("crates/exporter/src/http.rs", "retry: accepting a connection"),
     ("crates/exporter/src/pauses.rs", "period: looks whether the process has run"),
     ("crates/exporter/src/tls.rs", "period: looks for a changed certificate"),
