@@ -30,6 +30,7 @@ mod mount_result;
 mod mounts;
 mod near_misses;
 mod output;
+mod path_lookup;
 mod program;
 #[cfg(test)]
 mod sizing_page;

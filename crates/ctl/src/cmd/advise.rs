@@ -5,12 +5,13 @@
 //! `skep_stats::advise`. The command gets the sizes and patterns from the mount, which needs no
 //! token. Only the request for the load needs a token.
 
-use crate::access::{ClusterArgs, entry_at};
+use crate::access::ClusterArgs;
 use crate::cmd::entry::{info::effective, pattern};
 use crate::cmd::stats::{Past, interval, measured_rows, past_rows};
 use crate::help::{Example, examples};
 use crate::monitor_address::MonitorAddress;
 use crate::output::{count, counted, print, size};
+use crate::path_lookup::entry_at;
 use crate::through_mount;
 use crate::tree_walk::walk;
 use serde::Serialize;

@@ -7,11 +7,12 @@
 
 pub(crate) mod names;
 
-use crate::access::{block_on, entry_at};
+use crate::access::block_on;
 use crate::cmd::stats::interval;
 use crate::failure::without_errno;
 use crate::help::{Example, examples};
 use crate::output::{OutputFormat, format, has_no_reader, milliseconds, say, utc, warn};
+use crate::path_lookup::entry_at;
 use crate::through_mount;
 use names::WatchedNames;
 use serde::Serialize;

@@ -12,12 +12,13 @@ mod subtree;
 mod traces;
 mod waits;
 
-use crate::access::{Access, ClusterArgs, entry_at, is_silence};
+use crate::access::{Access, ClusterArgs, is_silence};
 use crate::cmd::stats::{interval, measure, mount_of_user};
 use crate::help::{Example, examples};
 use crate::monitor_address::{MonitorAddress, not_a_monitor};
 use crate::mounts::mount_of;
 use crate::output::{milliseconds, print, warn};
+use crate::path_lookup::entry_at;
 use skep_monitor::limits::{EVIDENCE_PIECE_MS, EVIDENCE_PIECES};
 use skep_stats::operation::{OperationReport, SlowOperation};
 use skep_stats::why::{Focus, Report, Scope, Thresholds, explain};

@@ -1,9 +1,9 @@
 //! `skep entry create`: creates a file with its own stripe pattern.
 
 use super::pattern::{self, PatternArgs};
-use crate::access::entry_at;
 use crate::help::{Example, examples};
 use crate::output::{print, warn};
+use crate::path_lookup::entry_at;
 use crate::through_mount;
 use rustix::fs::{CWD, FileType, Mode};
 use serde::Serialize;

@@ -1,9 +1,10 @@
 //! `skep entry info`: shows details of a file or directory in a mount.
 
 use super::explanation::{effect_of_absent, why};
-use crate::access::{Access, ClusterArgs, block_on, entry_at};
+use crate::access::{Access, ClusterArgs, block_on};
 use crate::help::{Example, examples};
 use crate::output::{self, print, size, utc};
+use crate::path_lookup::entry_at;
 use crate::tree_walk::walk;
 use crate::{through_mount, view};
 use serde::Serialize;

@@ -2,9 +2,9 @@
 //! a task near its data.
 
 use super::pattern::{MAX_TEXT_BYTES, explained};
-use crate::access::entry_at;
 use crate::help::{Example, examples};
 use crate::output::{print, render, size, table};
+use crate::path_lookup::entry_at;
 use serde::Serialize;
 use skep_cluster::striping;
 use skep_fuse::MAP_XATTR;

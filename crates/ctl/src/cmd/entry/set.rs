@@ -2,9 +2,9 @@
 //! never written.
 
 use super::pattern::{self, PatternArgs};
-use crate::access::entry_at;
 use crate::help::{Example, examples};
 use crate::output::print;
+use crate::path_lookup::entry_at;
 use crate::through_mount;
 use serde::Serialize;
 use skep_fuse::PATTERN_XATTR;

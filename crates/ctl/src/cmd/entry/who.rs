@@ -1,9 +1,10 @@
 //! `skep entry who`: shows the clients that have a file open, and the locks of these clients on the
 //! file.
 
-use crate::access::{ClusterArgs, entry_at};
+use crate::access::ClusterArgs;
 use crate::help::{Example, examples};
 use crate::output::{print, render, table};
+use crate::path_lookup::entry_at;
 use crate::uses::{Clients, Lock, users_of_file};
 use serde::Serialize;
 use skep_types::{Error, ErrorCode, Result};

@@ -1,8 +1,9 @@
 //! `skep health df`: shows the space on all targets, or on the targets of some files.
 
-use crate::access::{ClusterArgs, block_on, entry_at};
+use crate::access::{ClusterArgs, block_on};
 use crate::help::{Example, examples};
 use crate::output::print;
+use crate::path_lookup::entry_at;
 use crate::view::{self, TargetLine};
 use crate::{mounts, through_mount};
 use skep_types::{ClusterMap, GroupId, Result};

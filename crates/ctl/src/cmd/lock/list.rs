@@ -1,9 +1,10 @@
 //! `skep lock list`: lists the locks that applications hold or wait for.
 
-use crate::access::{ClusterArgs, block_on, entry_at};
+use crate::access::{ClusterArgs, block_on};
 use crate::entry_paths::EntryPaths;
 use crate::help::{Example, examples};
 use crate::output::{print, render, table};
+use crate::path_lookup::entry_at;
 use crate::uses::{Clients, Lock, Users, users_of_file};
 use serde::Serialize;
 use skep_types::Result;

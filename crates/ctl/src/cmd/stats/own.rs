@@ -7,9 +7,9 @@
 use super::moment::Moment;
 use super::selection::is_within;
 use super::{Division, Report, Series, SpanArgs};
-use crate::access::entry_at;
 use crate::mounts::mount_points;
 use crate::output::{is_one_value, warn};
+use crate::path_lookup::entry_at;
 use crate::through_mount;
 use skep_fuse::{MERGED_LOAD, UserLoad, UserLoadRow};
 use skep_metrics::HistogramValue;
