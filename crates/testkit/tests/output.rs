@@ -430,6 +430,9 @@ fn errors_have_a_code_a_fix_and_an_exit_code() {
     check(&by_address, "Configuration", 2, "--token-file");
     let refused = [&by_address[..], &["--token-file", &wrong]].concat();
     check(&refused, "AuthenticationFailed", 5, "token");
+    let watch = ["health", "check", "--watch", "--cluster", address.trim()];
+    let refused = [&watch[..], &["--token-file", &wrong]].concat();
+    check(&refused, "AuthenticationFailed", 5, &wrong);
     check(&["cluster", "format", "--cluster", &data], "Exists", 7, "formatted already");
     let no_file = [&by_address[..], &["--token-file", "/nowhere"]].concat();
     check(&no_file, "Configuration", 2, "token file /nowhere: no such file; `skep cluster token");

@@ -8,7 +8,7 @@ use super::check::{CheckArgs, Checked, problems};
 use super::history::OutageHistory;
 use super::problem::{Problem, Since};
 use super::without_management::management_unreachable;
-use crate::access::Access;
+use crate::access::{Access, is_silence};
 use crate::output::{OutputFormat, format, say, sleep_while_read, span, utc};
 use serde::Serialize;
 use skep_types::{Error, ErrorCode, Result, Timestamp};
@@ -16,6 +16,9 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::ExitCode;
 use std::time::Duration;
+
+/// Key of the problem that a check has failed, although management answers.
+const FAILED_CHECK: &str = "failed-check";
 
 /// A line of the output: the start or the end of a problem.
 #[derive(Debug, Serialize)]
@@ -45,6 +48,11 @@ pub(super) fn run(args: &CheckArgs) -> Result<ExitCode> {
     crate::cmd::block_on(async move { follow(&access, interval, history).await })
 }
 
+/// Prints the changes between all checks, until standard output has no reader any more.
+///
+/// # Errors
+/// - `AuthenticationFailed` if management refuses the token in the first check.
+/// - Errors of the outputs.
 async fn follow(
     access: &Access,
     interval: Duration,
@@ -53,7 +61,13 @@ async fn follow(
     let mut outages = Outages::default();
     let mut is_first = true;
     loop {
-        let found = problems(access).await;
+        let found = match problems(access).await {
+            // All later checks would fail too, because this process does not read the token again.
+            Err(error) if is_first && error.code() == ErrorCode::AuthenticationFailed => {
+                return Err(error);
+            }
+            found => found,
+        };
         let changes = outages.next(found, skep_env::now(), skep_env::wall_time());
         if is_first && outages.open.is_empty() && format() == OutputFormat::Table {
             say("The cluster is healthy.")?;
@@ -112,12 +126,11 @@ struct Outages {
 
 impl Outages {
     /// Compares the problems that a check has found with the open problems, and returns the
-    /// changes. A problem ends if the check can detect its end and has not found the problem. If
-    /// the check failed because management does not answer, this is a problem too, and no other
-    /// problem ends.
+    /// changes. A problem ends if the check can detect its end and has not found the problem. A
+    /// failed check is a problem too, and no other problem ends.
     fn next(&mut self, found: Result<Checked>, now: Duration, wall: Timestamp) -> Vec<Change> {
         let Checked { problems: found, judged } = found.unwrap_or_else(|error| Checked {
-            problems: vec![management_unreachable(&error, &[])],
+            problems: vec![problem_of_failed_check(&error)],
             judged: Some(BTreeSet::new()),
         });
         let is_judged = |key: &String| judged.as_ref().is_none_or(|judged| judged.contains(key));
@@ -146,6 +159,29 @@ impl Outages {
             }
         }
         changes
+    }
+}
+
+/// Returns the problem that a check has failed with `error`.
+fn problem_of_failed_check(error: &Error) -> Problem {
+    if is_silence(error) {
+        return management_unreachable(error, &[]);
+    }
+    let remedy = match error.code() {
+        ErrorCode::AuthenticationFailed => {
+            "this command reads the token only at its start: if the token of the cluster has \
+             changed, start the command again with the new token"
+        }
+        _ => {
+            "`skep health check` shows whether the failure continues; the log of `skep management` \
+             on the management host may show the cause"
+        }
+    };
+    Problem {
+        key: FAILED_CHECK.into(),
+        what: format!("cannot check the cluster: {}", error.context()),
+        remedy: remedy.into(),
+        ..Problem::default()
     }
 }
 
@@ -216,6 +252,24 @@ mod tests {
         let lines = at(&mut outages, 15, whole(vec![problem("t3", "down")]));
         assert_eq!(lines, ["ends management does not answer: refused 10000"]);
     }
+
+    /// Before the fix, the command reported a refused token as silence of management.
+    #[test]
+    fn refused_token_is_not_reported_as_silence_of_management() {
+        let mut outages = Outages::default();
+        let wall = Timestamp { seconds: 0, nanoseconds: 0 };
+        let refused = || Err(Error::new(ErrorCode::AuthenticationFailed, "token file a: revoked"));
+        let changes = outages.next(refused(), Duration::ZERO, wall);
+        assert_eq!(changes.len(), 1, "{changes:?}");
+        assert_eq!(changes[0].what, "cannot check the cluster: token file a: revoked");
+        assert!(changes[0].remedy.contains("start the command again"), "{changes:?}");
+        // The silence of management is another problem, and does not end the first problem.
+        let silent = Err(Error::new(ErrorCode::Disconnected, "no"));
+        assert_eq!(at(&mut outages, 5, silent), ["begins management does not answer: no"]);
+        let lines = at(&mut outages, 10, whole(Vec::new()));
+        assert_eq!(lines.len(), 2, "{lines:?}");
+    }
+
     #[test]
     fn outage_of_a_service_can_end_while_there_is_no_leader() {
         let mut outages = Outages::default();
