@@ -13,6 +13,7 @@ mod account;
 mod cli;
 mod client_file;
 mod cmd;
+mod ending_signals;
 mod entry_paths;
 mod evictions;
 mod failure;

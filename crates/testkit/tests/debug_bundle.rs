@@ -1,17 +1,18 @@
 //! `skep debug bundle`: an archive of the state of a real cluster and of other hosts, without
 //! secrets.
 
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use skep_testkit::cluster::program;
 use skep_testkit::page::PageNetwork;
 use skep_testkit::program::{finish, run};
 use skep_testkit::view::Typed;
-use skep_testkit::{Cluster, Scratch, Shape, schema};
+use skep_testkit::{Cluster, Scratch, Shape, schema, wait_for};
 use std::fs;
 use std::io::Write;
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 /// Time limit for the start of a cluster, and for a bundle of several hosts. The limit is long,
@@ -25,6 +26,25 @@ fn files_below(directory: &Path, found: &mut Vec<PathBuf>) {
             path => found.push(path),
         }
     }
+}
+
+/// Writes a bundle to a directory, sends a signal to the command during its work, and checks that
+/// the directory is empty. Before the fix, an incomplete bundle remained, and the next command with
+/// the same file name failed. A service of the cluster must be suspended, so that the command does
+/// not end before the signal.
+fn interrupt_bundle(cluster: &Cluster, directory: &Path) {
+    let file = directory.join("bundle.tar");
+    let mut bundle = Command::new(program());
+    bundle.args(["debug", "bundle", "--cluster"]).arg(cluster.data()).arg("--file").arg(&file);
+    let mut bundle = bundle.stdout(Stdio::null()).spawn().expect("skep can be started");
+    let entries = || fs::read_dir(directory).expect("a directory").count();
+    wait_for("the command writes the bundle", LONG, || (entries() > 0).then_some(()));
+    assert!(!file.exists(), "the incomplete bundle already has its name");
+    // The parent of the test may ignore SIGINT, and then the command would ignore Ctrl-C too.
+    kill_process(Pid::from_child(&bundle), Signal::TERM).expect("the command runs");
+    let status = wait_for("the command ends", LONG, || bundle.try_wait().expect("our own child"));
+    assert_eq!(status.signal(), Some(Signal::TERM.as_raw()), "{status}");
+    assert_eq!(entries(), 0, "a part of the bundle remains");
 }
 
 /// Command: skep debug bundle.
@@ -46,6 +66,7 @@ fn debug_bundle_has_map_metrics_and_logs_but_no_secret() {
     let mut bundle = Command::new(program());
     bundle.args(["debug", "bundle", "--file", file_text, "--output", "json", "--cluster"]);
     let printed = finish(bundle.arg(cluster.data()), LONG);
+    interrupt_bundle(&cluster, &scratch.directory("interrupted"));
     stopped.signal(Signal::CONT);
     let printed: Value = serde_json::from_str(&printed.expect_success()).unwrap();
     schema::check("debug-bundle", &printed);

@@ -1,11 +1,9 @@
 //! An archive in the format `ustar`, which every version of `tar` can read.
 
-use skep_types::{Error, ErrorCode, Result};
-use std::fs::{File, OpenOptions};
+use skep_types::Result;
+use std::fs::File;
 use std::io::Write;
 use std::os::fd::AsFd;
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
 
 /// Length of a block of the archive in bytes.
 const BLOCK: usize = 512;
@@ -22,27 +20,10 @@ pub(super) struct Archive {
 }
 
 impl Archive {
-    /// Creates an archive that only the user of this process can read. `modified_s` is the
-    /// modification time of all files in the archive, in seconds since 1970.
-    ///
-    /// # Errors
-    /// - `Exists` if the file exists.
-    /// - The errors of the file system.
-    pub(super) fn create(path: &Path, modified_s: u64) -> Result<Self> {
-        let mut options = OpenOptions::new();
-        let opened = options.write(true).create_new(true).mode(0o600).open(path);
-        let file = opened.map_err(|error| match error.kind() {
-            std::io::ErrorKind::AlreadyExists => Error::new(
-                ErrorCode::Exists,
-                format!(
-                    "cannot write the bundle {}: the file exists; name another file with --file",
-                    path.display()
-                ),
-            ),
-            _ => Error::from(error)
-                .within(format_args!("cannot create the bundle {}", path.display())),
-        })?;
-        Ok(Self::new(file, modified_s))
+    /// Begins an archive in an empty file. `modified_s` is the modification time of all files in
+    /// the archive, in seconds since 1970.
+    pub(super) fn new(file: File, modified_s: u64) -> Self {
+        Self { file, modified_s, members: Vec::new(), bytes: 0 }
     }
 
     /// Creates an archive that this process writes to its standard output.
@@ -52,10 +33,6 @@ impl Archive {
     pub(super) fn to_standard_output(modified_s: u64) -> Result<Self> {
         let output = std::io::stdout().as_fd().try_clone_to_owned()?;
         Ok(Self::new(File::from(output), modified_s))
-    }
-
-    fn new(file: File, modified_s: u64) -> Self {
-        Self { file, modified_s, members: Vec::new(), bytes: 0 }
     }
 
     /// Adds a file to the archive. In its name, characters other than letters, digits and `/._-`
@@ -123,13 +100,12 @@ mod tests {
     fn tar_can_extract_the_archive() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("a.tar");
-        let mut archive = Archive::create(&path, 1_800_000_000).unwrap();
+        let mut archive = Archive::new(File::create(&path).unwrap(), 1_800_000_000);
         let long = vec![b'x'; 1500];
         archive.add("one/a.txt", b"text").unwrap();
         archive.add("../two b\n", &long).unwrap();
         archive.add("empty", b"").unwrap();
         archive.finish().unwrap();
-        assert!(Archive::create(&path, 0).is_err(), "an existing file stays");
         let status =
             Command::new("tar").arg("xf").arg(&path).current_dir(directory.path()).status();
         assert!(status.unwrap().success());

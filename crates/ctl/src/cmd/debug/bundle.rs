@@ -7,9 +7,11 @@
 
 use super::archive::Archive;
 use super::hosts::{HostResult, OtherHosts, hide};
+use super::partial_file::PartialFile;
 use super::redaction::redacted;
 use crate::access::{Access, ClusterArgs};
 use crate::cmd::mount::LOGS_OF_ROOT;
+use crate::ending_signals::EndingSignals;
 use crate::help::{Example, examples};
 use crate::output::{print, size, utc};
 use crate::program::program;
@@ -22,7 +24,7 @@ use skep_types::{Error, Result};
 use std::collections::BTreeSet;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, Output, Stdio};
 
 const EXAMPLES: &[Example] = &[
     ("write a bundle about the cluster of this host", "skep debug bundle"),
@@ -151,20 +153,22 @@ pub(crate) fn run(args: &BundleArgs) -> Result<()> {
         let archive = Archive::to_standard_output(seconds)?;
         return Writer { archive, secret: String::new(), folder }.write_host(args);
     }
+    let signals = EndingSignals::block()?;
     let others = other_hosts(args)?;
     let access = args.query.access(None)?;
     let path = args.file.clone().unwrap_or_else(|| PathBuf::from(format!("{folder}.tar")));
-    let archive = Archive::create(&path, seconds)?;
+    let (partial, file) = PartialFile::create(&path)?;
+    let archive = Archive::new(file, seconds);
     let mut writer = Writer { archive, secret: secret_of(&access), folder };
-    let (hosts, missing_hosts) = match writer.write_all(args, &access, others.as_ref()) {
-        Ok(hosts) => hosts,
-        Err(error) => {
-            // Removes the file, because readers could mistake an archive without its end for a
-            // complete archive.
-            let _ = std::fs::remove_file(&path);
-            return Err(error.within(format_args!("cannot write the bundle {}", path.display())));
-        }
-    };
+    let written = partial.remove_at(signals).and_then(|()| {
+        let hosts = writer.write_all(args, &access, others.as_ref())?;
+        partial.complete()?;
+        Ok(hosts)
+    });
+    let (hosts, missing_hosts) = written.map_err(|error| {
+        partial.remove();
+        error.within(format_args!("cannot write the bundle {}", path.display()))
+    })?;
     let Archive { members, bytes, .. } = writer.archive;
     let file = path.display().to_string();
     print(&Bundle { file, bytes, members, hosts, missing_hosts }, as_text)
@@ -332,7 +336,7 @@ impl Writer {
     fn add_logs_of_host(&mut self) -> Result<()> {
         let mut journal = Command::new("journalctl");
         journal.args(["--quiet", "--no-pager", "--unit", "skep-*", "--lines", JOURNAL_LINES]);
-        if let Ok(output) = journal.stdin(Stdio::null()).output()
+        if let Ok(output) = output_of(&mut journal)
             && output.status.success()
             && !output.stdout.is_empty()
         {
@@ -363,7 +367,7 @@ impl Writer {
     /// Adds the output of a command, or the reason why the command failed. Returns the text before
     /// the removal of its secrets.
     fn add_output(&mut self, name: &str, command: &mut Command) -> Result<String> {
-        let text = match command.stdin(Stdio::null()).output() {
+        let text = match output_of(command) {
             Ok(output) => {
                 let out = String::from_utf8_lossy(&output.stdout).into_owned();
                 let errors = String::from_utf8_lossy(&output.stderr);
@@ -374,6 +378,12 @@ impl Writer {
         self.add(name, &text)?;
         Ok(text)
     }
+}
+
+/// Runs a command to its end, and returns its output. The command ends if this process ends.
+fn output_of(command: &mut Command) -> std::io::Result<Output> {
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    skep_env::spawn_child(command)?.wait_with_output()
 }
 
 /// Returns the hosts of services in the output of `skep node list`, without the host `own`.

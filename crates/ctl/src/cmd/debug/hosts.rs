@@ -114,7 +114,8 @@ fn run(command: &Command, seconds: u32, most: u64) -> std::io::Result<Session> {
     let mut bounded = Command::new("timeout");
     bounded.arg("--kill-after=5").arg(seconds.to_string()).arg(command.get_program());
     bounded.args(command.get_args()).stdin(Stdio::null());
-    let mut child = bounded.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+    bounded.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = skep_env::spawn_child(&mut bounded)?;
     let output = child.stdout.take().expect("standard output is a pipe");
     let mut errors = child.stderr.take().expect("standard error is a pipe");
     let reader = std::thread::spawn(move || {

@@ -3,6 +3,7 @@
 mod archive;
 mod bundle;
 mod hosts;
+mod partial_file;
 mod redaction;
 
 use crate::cmd::done;

@@ -3,16 +3,11 @@
 //! Ctrl-C must not end `skep` while settings have changed values. So `skep` passes SIGINT, SIGTERM
 //! and SIGHUP on to the command, restores the settings, and then ends by itself.
 
-use skep_env::Signals;
+use crate::ending_signals::EndingSignals;
 use skep_types::{Error, ErrorCode, Result};
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::time::Duration;
 
-/// The signals that end a measurement.
-const NUMBERS: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
-/// Time between two checks for a signal.
-const PAUSE: Duration = Duration::from_millis(100);
 /// Set by the first signal.
 static IS_INTERRUPTED: AtomicBool = AtomicBool::new(false);
 /// Id of the running command, which leads a process group. Zero means that none runs.
@@ -24,23 +19,10 @@ static RUNNING: AtomicU32 = AtomicU32::new(0);
 /// # Errors
 /// Returns an error if the process is out of file descriptors or threads.
 pub(super) fn follow_signals() -> Result<()> {
-    // The thread polls, because waiting needs io_uring, which a host that is being set up may lack.
-    let numbers: Vec<i32> = NUMBERS.into_iter().filter(|it| !Signals::is_ignored(*it)).collect();
-    // Blocks the signals in this thread. The new thread inherits that, and receives the signals.
-    drop(Signals::take(&numbers)?);
-    skep_env::spawn_thread("signals".into(), None, move || {
-        let Ok(signals) = Signals::take(&numbers) else { return };
-        while let Ok(pending) = signals.take_pending() {
-            match pending {
-                Some(number) => {
-                    let is_second = IS_INTERRUPTED.swap(true, Ordering::SeqCst);
-                    send(if is_second { libc::SIGKILL } else { number });
-                }
-                None => std::thread::sleep(PAUSE),
-            }
-        }
-    })?;
-    Ok(())
+    EndingSignals::block()?.follow(|number| {
+        let is_second = IS_INTERRUPTED.swap(true, Ordering::SeqCst);
+        send(if is_second { libc::SIGKILL } else { number });
+    })
 }
 
 /// Sends a signal to the command and to the processes that the command has started.
