@@ -23,8 +23,7 @@ pub(crate) fn entry_at(path: &Path) -> Result<(InodeId, PathBuf)> {
         _ => Error::from(error),
     };
     let asked = path.to_owned();
-    let metadata = within(LOOKUP_PATIENCE, move || std::fs::symlink_metadata(asked))
-        .ok_or_else(|| no_lookup(path))?
+    let metadata = in_mount(path, move || std::fs::symlink_metadata(asked))?
         .map_err(|it| named(it).within(format_args!("cannot look up {}", path.display())))?;
     // The kernel does not pass requests for extended attributes of symbolic links and special files
     // to the mount. So ask for the attributes of the parent directory.
@@ -43,6 +42,17 @@ pub(crate) fn entry_at(path: &Path) -> Result<(InodeId, PathBuf)> {
         ));
     }
     Ok((InodeId::new(metadata.ino()), place.to_owned()))
+}
+
+/// Runs `work`, which sends requests to the mount of `path`, and returns its result.
+///
+/// # Errors
+/// `TimedOut` if the mount does not reply in time.
+pub(crate) fn in_mount<T: Send + 'static>(
+    path: &Path,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T> {
+    within(LOOKUP_PATIENCE, work).ok_or_else(|| no_lookup(path))
 }
 
 fn no_lookup(path: &Path) -> Error {

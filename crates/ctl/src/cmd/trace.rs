@@ -6,15 +6,17 @@
 //! in `skep_stats`.
 
 pub(crate) mod names;
+mod reply;
 
 use crate::access::block_on;
 use crate::cmd::stats::interval;
 use crate::failure::without_errno;
 use crate::help::{Example, examples};
-use crate::output::{OutputFormat, format, has_no_reader, milliseconds, say, utc, warn};
-use crate::path_lookup::entry_at;
+use crate::output::{OutputFormat, format, milliseconds, say, utc, warn};
+use crate::path_lookup::{entry_at, in_mount};
 use crate::through_mount;
 use names::WatchedNames;
+use reply::{is_over, reply_of};
 use serde::Serialize;
 use skep_fuse::FollowedOperation;
 use skep_stats::operation::mainly;
@@ -115,9 +117,11 @@ struct RequestPart {
 
 pub(crate) fn run(args: TraceArgs) -> Result<()> {
     let (inode, place) = entry_at(&args.path)?;
-    let map =
-        through_mount::cluster_map(&place)?.ok_or_else(|| through_mount::no_records(&place))?;
-    let names = WatchedNames::of(&args.path, inode)?;
+    let (path, asked) = (args.path.clone(), place.clone());
+    let (map, names) = in_mount(&args.path, move || {
+        (through_mount::cluster_map(&asked), WatchedNames::of(&path, inode))
+    })?;
+    let (map, names) = (map?.ok_or_else(|| through_mount::no_records(&place))?, names?);
     if names.is_of_another_user() {
         warn(
             "this user sees only their own operations on this mount; root sees the operations of \
@@ -136,8 +140,10 @@ async fn follow(
     let end = args.lasts.map(|lasts| skep_env::now() + lasts);
     let mut after = 0;
     loop {
-        let found = through_mount::operations(place, after)?
-            .ok_or_else(|| through_mount::no_records(place))?;
+        let asked = place.to_owned();
+        let ask = move || through_mount::operations(&asked, after);
+        let Some(found) = reply_of(place, end, ask).await? else { return Ok(()) };
+        let found = found?.ok_or_else(|| through_mount::no_records(place))?;
         if found.lost > 0 {
             warn(&format!(
                 "{} operations on this mount are missing, because the mount can keep only a \
@@ -154,7 +160,7 @@ async fn follow(
                 print(operation, shown, map)?;
             }
         }
-        if has_no_reader() || end.is_some_and(|end| skep_env::now() >= end) {
+        if is_over(end) {
             return Ok(());
         }
         if is_empty || found.operations.is_empty() {

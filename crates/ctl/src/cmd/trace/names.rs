@@ -7,11 +7,13 @@
 //! at most once per [`LIST_EVERY`], because listing a large directory costs many requests.
 
 use super::Inode;
+use crate::in_time::LOOKUP_PATIENCE;
 use skep_fuse::EntryNames;
 use skep_types::{Error, Result};
 use std::collections::HashMap;
 use std::os::unix::fs::{DirEntryExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::Duration;
 
 /// Maximum number of watched entries. The command does not show operations on further entries.
@@ -32,7 +34,12 @@ pub(crate) struct WatchedNames {
     /// Names from operations. Names from operations are newer than the names from listings.
     learned: HashMap<u64, String>,
     listed_at: Option<Duration>,
+    /// The entries in the list that a thread makes, which has not ended in time.
+    listing: Option<Receiver<Entries>>,
 }
+
+/// The inodes of the entries of a directory, with their names.
+type Entries = Vec<(u64, String)>;
 
 impl WatchedNames {
     /// Watches the inode at `path`, and its entries if the inode is a directory.
@@ -55,6 +62,7 @@ impl WatchedNames {
             names,
             learned: HashMap::new(),
             listed_at: None,
+            listing: None,
         })
     }
 
@@ -114,16 +122,41 @@ impl WatchedNames {
 
     /// Adds the entries of the directory to the watched inodes. Names of removed files stay,
     /// because records of operations on them may still arrive.
+    ///
+    /// A separate thread lists the directory, because the servers of the directory may be absent.
+    /// If the thread does not end in time, a later call adds the entries.
     fn list(&mut self) {
-        let Ok(entries) = std::fs::read_dir(&self.path) else { return };
-        for entry in entries.flatten() {
+        let listing = self.listing.take().or_else(|| {
+            let (sender, receiver) = sync_channel(1);
+            let path = self.path.clone();
+            let run = move || drop(sender.send(entries_of(&path)));
+            skep_env::spawn_thread("skep-names".into(), None, run).ok()?;
+            Some(receiver)
+        });
+        let Some(listing) = listing else { return };
+        let entries = match listing.recv_timeout(LOOKUP_PATIENCE) {
+            Ok(entries) => entries,
+            Err(RecvTimeoutError::Timeout) => {
+                self.listing = Some(listing);
+                return;
+            }
+            Err(RecvTimeoutError::Disconnected) => return,
+        };
+        for (inode, name) in entries {
             if self.names.len() >= MAX_ENTRIES {
                 return;
             }
-            let name = entry.file_name().to_string_lossy().into_owned();
-            self.names.entry(entry.ino()).or_insert(name);
+            self.names.entry(inode).or_insert(name);
         }
     }
+}
+
+/// Lists a directory, up to [`MAX_ENTRIES`] entries. The result is empty if this user may not list
+/// the directory.
+fn entries_of(directory: &Path) -> Entries {
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    let named = entries.map(|it| (it.ino(), it.file_name().to_string_lossy().into_owned()));
+    named.take(MAX_ENTRIES).collect()
 }
 
 #[cfg(test)]

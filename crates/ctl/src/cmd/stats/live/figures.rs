@@ -7,7 +7,7 @@ use super::super::show::{self, Line, Names};
 use super::super::{Division, SpanArgs, own};
 use super::view::Level;
 use crate::access::Access;
-use crate::path_lookup::entry_at;
+use crate::path_lookup::{entry_at, in_mount};
 use skep_env::Mailbox;
 use skep_fuse::UserLoad;
 use skep_stats::{LoadScope, Round, rows_within};
@@ -68,12 +68,16 @@ impl Source {
     /// - `InvalidArgument` if the path is not in a mount, or if an option needs statistics that
     ///   only services have.
     /// - `Unsupported` if the mount is of an older version.
+    /// - `TimedOut` if the mount does not reply in time.
     /// - Errors of the mount.
     pub(in super::super) fn of_mount(path: &Path, by: Division, span: &SpanArgs) -> Result<Self> {
         let (_, place) = entry_at(path)?;
         own::check(span)?;
         span.selection.check_has_nodes(by, "a mount counts")?;
-        let map = Rc::new(own::map(&place)?);
+        // The signals of the live view are blocked, so Ctrl-C cannot end a call that does not
+        // return.
+        let asked = place.clone();
+        let map = Rc::new(in_mount(&place, move || own::map(&asked))??);
         Ok(Self::Mount { place, map, is_asked: Arc::default() })
     }
 
