@@ -204,8 +204,13 @@ pub(crate) async fn sleep_while_read(time: Duration) -> bool {
 
 /// Whether standard output is a terminal that follows control sequences.
 pub(crate) fn is_on_screen() -> bool {
+    is_screen(&std::io::stdout())
+}
+
+/// Whether `output` is a terminal that follows control sequences.
+pub(crate) fn is_screen(output: &impl IsTerminal) -> bool {
     let is_dumb = std::env::var_os("TERM").is_none_or(|it| it.is_empty() || it == "dumb");
-    std::io::stdout().is_terminal() && !is_dumb
+    output.is_terminal() && !is_dumb
 }
 
 fn is_without_reader(output: &impl AsFd) -> bool {

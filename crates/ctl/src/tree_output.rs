@@ -1,24 +1,23 @@
 //! The output that the commands for whole trees of files share (`skep copy`, `skep purge`): a line
 //! with the progress on a terminal, and the list of failed entries.
 
-use crate::output::{counted, is_for_people, replace_line, span};
+use crate::output::{counted, is_for_people, is_screen, replace_line, span};
 use skep_copy::outcome::Problem;
 use std::fmt::Write as _;
-use std::io::IsTerminal;
 use std::time::Duration;
 
 /// Maximum number of failed entries that the message of a failed command lists.
 const LISTED: usize = 20;
 
-/// A line on standard error that each text replaces. Without a terminal, or with an output for
-/// programs, this type shows nothing.
+/// A line on standard error that each text replaces. Without a terminal that follows control
+/// sequences, or with an output for programs, this type shows nothing.
 pub(crate) struct ProgressLine {
     is_shown: bool,
 }
 
 impl ProgressLine {
     pub(crate) fn new() -> Self {
-        Self { is_shown: is_for_people() && std::io::stderr().is_terminal() }
+        Self { is_shown: is_for_people() && is_screen(&std::io::stderr()) }
     }
 
     /// Replaces the line. An empty text removes the line.

@@ -9,12 +9,12 @@
 use super::args::{HostArgs, ResultArgs};
 use super::results::{ResultFile, Size};
 use super::validity::{Report, Watch};
-use crate::output::{in_chosen_form, is_for_people, replace_line, say, span};
+use crate::output::{in_chosen_form, is_for_people, is_screen, replace_line, say, span};
 use serde::Serialize;
 use serde_json::{Value, json};
 use skep_bench::Progress;
 use skep_types::{Error, ErrorCode, Result};
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::time::Duration;
 
 /// Observes a run of a benchmark.
@@ -112,7 +112,7 @@ impl Witness {
 /// otherwise one line per phase. The function prints nothing if the output format is JSON and
 /// standard error is not a terminal.
 fn show_progress() -> impl FnMut(Progress) {
-    let is_terminal = std::io::stderr().is_terminal();
+    let is_terminal = is_screen(&std::io::stderr());
     let is_silent = !is_terminal && !is_for_people();
     let mut phase = String::new();
     let mut plan = PlannedPhases::default();
@@ -183,9 +183,8 @@ impl PlannedPhases {
 
 /// Erases the progress line.
 pub(super) fn end_progress() {
-    let mut stderr = std::io::stderr().lock();
-    if stderr.is_terminal() {
-        let _ = write!(stderr, "\r\x1b[K");
+    if is_screen(&std::io::stderr()) {
+        replace_line("");
     }
 }
 
