@@ -57,6 +57,7 @@ pub(super) async fn reply_of<T: Send + 'static>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::access::block_on;
     use std::sync::mpsc::channel;
 
     /// Regression test: `skep trace --for 10s` did not end while the mount did not reply.
@@ -64,13 +65,9 @@ mod tests {
     fn command_ends_in_time_although_the_mount_does_not_reply() {
         let (sender, receiver) = channel::<()>();
         let end = Some(skep_env::now());
-        let reply = crate::access::block_on(async move {
-            reply_of(Path::new("/mnt"), end, move || receiver.recv().is_ok()).await
-        });
-        assert_eq!(reply, Ok(None));
+        let ask = move || receiver.recv().is_ok();
+        assert_eq!(block_on(reply_of(Path::new("/mnt"), end, ask)), Ok(None));
         drop(sender);
-        let reply =
-            crate::access::block_on(async { reply_of(Path::new("/mnt"), None, || 7).await });
-        assert_eq!(reply, Ok(Some(7)));
+        assert_eq!(block_on(reply_of(Path::new("/mnt"), None, || 7)), Ok(Some(7)));
     }
 }
