@@ -78,7 +78,8 @@ impl Series {
         self.new_problems(problems).iter().for_each(|problem| warn(problem));
     }
 
-    /// Replaces the problems of the last report. Returns those that the last report did not have.
+    /// Replaces the problems of the last report. Returns the problems that the last report did
+    /// not have.
     fn new_problems(&mut self, problems: &[String]) -> Vec<String> {
         let before = std::mem::replace(&mut self.problems, problems.to_vec());
         problems.iter().filter(|problem| !before.contains(problem)).cloned().collect()
