@@ -114,8 +114,12 @@ pub(super) fn open_whole(
 
 /// Gives a directory the mark `restored` if it is certainly an old backup or was emptied: it has no
 /// member mark, although its target serves in a group with another serving member. A target writes
-/// its member mark before management lets it serve beside another member. Only in the first epoch
-/// of a group, new targets serve without a mark.
+/// its member mark before management lets it serve beside another member. There are two exceptions,
+/// in which this function changes nothing:
+///
+/// - In the first epoch of a group, new targets serve without a mark.
+/// - In an undecided epoch, all members serve, also a target that was added shortly before and a
+///   target that has always served alone. No member leads in this epoch.
 ///
 /// # Errors
 /// Errors of the file system, which name the path.
@@ -126,7 +130,8 @@ pub(super) fn mark_old_backup(
 ) -> Result<()> {
     let Membership { group, target, .. } = *membership;
     let serves = membership.serves(target) && membership.has_others(target, true);
-    if !serves || membership.is_new() || mark.exists() || restored::has(path, RESTORED_MARK)? {
+    let may_lack_mark = membership.is_new() || is_undecided(membership.epoch());
+    if !serves || may_lack_mark || mark.exists() || restored::has(path, RESTORED_MARK)? {
         return Ok(());
     }
     tracing::warn!(
@@ -188,10 +193,9 @@ fn refuse_used(path: &Path, membership: &Membership, contents: &Contents) -> Res
         return Ok(());
     }
     let context = format!(
-        "cannot serve directory {} as a member of group {}: the directory contains data from \
-         before the target joined this group, or a copy of another target's data; remove its \
-         subdirectories `log` and `store`, so that the target gets the data of its group, or use \
-         another directory",
+        "cannot serve {} in group {}: the data is from before the target joined the group, or \
+         from another target; run `skep target restored`, then move `log` and `store` away: the \
+         target gets the data of its group",
         path.display(),
         membership.group
     );
@@ -242,6 +246,7 @@ mod tests {
         let (waits, serves) = (MemberState::Waiting, MemberState::Serving);
         assert!(!counts(5, waits, &mark), "the target has always served alone");
         assert!(!counts(1, serves, &mark), "the group is new");
+        assert!(!counts(1 << 32, serves, &mark), "the other member may never have served");
         assert!(counts(5, serves, &mark));
         restored::unmark(path, RESTORED_MARK).unwrap();
         mark.begin(group).unwrap();
