@@ -28,8 +28,8 @@ const RESTORED: &str = "the target was restored from a backup, and may lack log 
 /// The health text of a backup member whose store has changes that its group lacks.
 const DIVERGES: &str = "the target has changes that its group lacks, since the group continued \
                         with older data, so the target serves nothing; to give these changes up, \
-                        stop the service of the target, remove the directories `log` and `store` \
-                        of the target, and start the service";
+                        stop the service of the target, remove its directories `log` and `store`, \
+                        and start the service";
 
 impl Parts<'_> {
     /// Logs, and stores for the health, why the target does not act as the primary in the map.
@@ -73,6 +73,20 @@ impl Parts<'_> {
             *halted = Some(DIVERGES.to_owned());
         } else if is_noted && !diverges {
             *halted = None;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use skep_types::map::TargetHealth;
+
+    /// The cluster map shortens longer texts, which would then lack the way out at their end.
+    #[test]
+    fn reasons_of_halted_targets_fit_into_the_cluster_map() {
+        for reason in [HALTED, MAP_IS_OLD, RESTORED, DIVERGES] {
+            assert!(reason.len() <= TargetHealth::MAX_PROBLEM_CHARS, "{reason}");
         }
     }
 }
