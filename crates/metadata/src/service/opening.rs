@@ -112,14 +112,17 @@ pub(super) fn open_whole(
     Ok((log, contents))
 }
 
-/// Gives a directory the mark `restored` if it is certainly an old backup or was emptied: it has no
-/// member mark, although its target serves in a group with another serving member. A target writes
-/// its member mark before management lets it serve beside another member. There are two exceptions,
-/// in which this function changes nothing:
+/// Gives a directory the mark `restored` if it is an old backup or was emptied: it has no member
+/// mark, although its target serves in a group with another serving member. A target writes its
+/// member mark before management lets it serve beside another member. There are two exceptions, in
+/// which this function changes nothing:
 ///
 /// - In the first epoch of a group, new targets serve without a mark.
 /// - In an undecided epoch, all members serve, also a target that was added shortly before and a
 ///   target that has always served alone. No member leads in this epoch.
+///
+/// A member of a new group of three is marked too, if its first start follows the drop of another
+/// member. It has no changes to lose, and it gets those of the primary.
 ///
 /// # Errors
 /// Errors of the file system, which name the path.
@@ -135,9 +138,9 @@ pub(super) fn mark_old_backup(
         return Ok(());
     }
     tracing::warn!(
-        "the directory {} is an old backup, or was emptied: target {target} serves in metadata \
-         group {group}, and the directory is from before that; the target gets the changes that \
-         it lacks from the other members",
+        "the directory {} is an old backup, was emptied, or was never used: target {target} serves \
+         in metadata group {group}, and the directory is from before that; the target gets the \
+         changes that it lacks from the other members",
         path.display()
     );
     restored::mark(path, RESTORED_MARK)
