@@ -13,11 +13,11 @@ use std::path::PathBuf;
 const EXAMPLES: &[Example] = &[
     (
         "mark a directory that was restored from a backup, before its service starts",
-        "skep target restored /srv/skep/metadata-1",
+        "skep target restored /nvme0/skep-meta",
     ),
     (
         "permit the removal of the data of files that were created after the backup was made",
-        "skep target restored /srv/skep/metadata-1 --allow-removal",
+        "skep target restored /nvme0/skep-meta --allow-removal",
     ),
 ];
 
