@@ -32,8 +32,14 @@ pub fn config(deployment: &Deployment, host: &Host, role: Role) -> String {
         host.name,
         list(&host.network)
     );
-    if host.network.iter().any(|address| address.contains(':')) {
-        let _ = writeln!(text, "listen = \"[::]:{}\"", role.port().unwrap_or_default());
+    let has_ipv6 = host.network.iter().any(|address| address.contains(':'));
+    let port = role.port().unwrap_or_default();
+    if has_ipv6 {
+        let _ = writeln!(text, "listen = \"[::]:{port}\"");
+    }
+    if deployment.metrics {
+        let any = if has_ipv6 { "[::]" } else { "0.0.0.0" };
+        let _ = writeln!(text, "metrics = \"{any}:{}\"", port + 1);
     }
     if !host.domain.is_empty() {
         let _ = writeln!(text, "domain = \"{}\"", host.domain);

@@ -212,6 +212,9 @@ pub struct Deployment {
     /// Number of copies of metadata. `None` means that a new cluster has one copy, and that the
     /// deployment does not change the number in an existing cluster.
     pub copies: Option<u32>,
+    /// Whether programs on other hosts, such as Prometheus, can read the pages of metrics of the
+    /// services.
+    pub metrics: bool,
     /// The hosts, in the order of the file.
     pub hosts: Vec<Host>,
     /// Directory that contains the hosts file. Relative paths in the file are relative to this
@@ -233,6 +236,8 @@ struct File {
     #[serde(default = "default_monitor")]
     monitor: bool,
     copies: Option<u32>,
+    #[serde(default)]
+    metrics: bool,
     /// The value of `tune` for all hosts that do not set it themselves.
     #[serde(default)]
     tune: bool,
@@ -311,6 +316,7 @@ impl Deployment {
             mount: file.mount,
             disks: file.disks,
             copies: file.copies,
+            metrics: file.metrics,
             hosts,
             directory: PathBuf::new(),
         };

@@ -441,6 +441,7 @@ pub fn deployment(name: &str, mount: &str, hosts: &[String]) -> Deployment {
         mount: MountSettings { point: mount.to_owned(), options: String::new() },
         disks: DiskSettings::default(),
         copies: None,
+        metrics: false,
         hosts: hosts.iter().map(host).collect(),
         directory: PathBuf::new(),
     }

@@ -202,6 +202,23 @@ fn configuration_has_targets_and_addresses_of_the_host() {
 }
 
 #[test]
+fn other_hosts_reach_metrics_only_if_the_hosts_file_asks() {
+    let metrics = |text: &str, role: Role| {
+        let deployment = Deployment::parse(text).unwrap();
+        let host = if role == Role::Storage { "s1" } else { "m1" };
+        let config = config(&deployment, deployment.host(host).unwrap(), role);
+        let table: toml::Table = config.parse().unwrap();
+        table["node"].get("metrics").and_then(|it| it.as_str()).map(str::to_owned)
+    };
+    assert_eq!(metrics(GOOD, Role::Storage), None);
+    let open = format!("metrics = true\n{GOOD}");
+    assert_eq!(metrics(&open, Role::Storage).as_deref(), Some("0.0.0.0:7421"));
+    assert_eq!(metrics(&open, Role::Management).as_deref(), Some("0.0.0.0:7401"));
+    let v6 = open.replace("network = [\"10.1.0.2\"", "network = [\"2001:db8::2\"");
+    assert_eq!(metrics(&v6, Role::Storage).as_deref(), Some("[::]:7421"));
+}
+
+#[test]
 fn disks_are_formatted_and_mounted_with_options_of_the_service() {
     let disks = "[disks]\nstorage_mkfs = \"-i size=512 -d su=128k,sw=8\"\n\
         storage_mount = \"noatime,largeio\"\nmetadata_mkfs = \"-n size=8192\"\n[mount]";

@@ -76,6 +76,7 @@ def hosts_file(groups, variables, directory):
     # Without the group `skep_monitor`, `skep deploy` starts the monitor on the host of management.
     lines += _settings(cluster, {"skep_monitor": ("monitor", bool)})
     lines += _settings(cluster, {"skep_copies": ("copies", int)})
+    lines += _settings(cluster, {"skep_metrics": ("metrics", bool)})
     lines += ["", "[ssh]"] + _ssh(roles, variables, directory)
     lines += _settings(cluster, {"skep_ssh_options": ("options", list)})
     mount = {"skep_mount_point": ("point", str), "skep_mount_options": ("options", str)}
