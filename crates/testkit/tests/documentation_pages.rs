@@ -169,11 +169,11 @@ fn every_command_of_the_pages_on_daily_work_succeeds() {
 /// values.
 const NOT_RUN: &[(&str, usize, &str)] = &[
     ("administration.md", 4, "the death of a host, a new disk, the removal of a whole cluster"),
-    ("backups.md", 2, "a cron script, and lost management nodes; management_nodes.rs"),
+    ("backups.md", 3, "a cron script, lost nodes, old copies; management_nodes.rs, restored.rs"),
     ("benchmark-recipes.md", 1, "takes hours, and needs hardware and programs of others"),
     ("benchmarks-built-in.md", 3, "needs a lab, or IOR, mdtest and MPI, which few hosts have"),
     ("copying.md", 3, "needs several hosts, Slurm or a bucket; staging.rs, object_store.rs"),
-    ("deploying.md", 7, "needs a hosts file of the reader; tests/deploy runs the commands"),
+    ("deploying.md", 9, "needs a hosts file of the reader; tests/deploy runs the commands"),
     ("fsck.md", 1, "copies between hosts; crates/fsck tests the check"),
     ("lab.md", 1, "uses the default name of the labs of this host; lab.rs has its own names"),
     ("ondemand.md", 6, "needs Slurm; ondemand.rs and staging.rs run prolog, epilog and commands"),
