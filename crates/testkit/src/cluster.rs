@@ -1,6 +1,7 @@
 //! Starts, mounts and stops a test's own cluster with the program `skep`. The test may kill the
 //! processes of its cluster.
 
+use crate::feature_level;
 use crate::files;
 use crate::process::{self, Process};
 use crate::program::{Finished, clean_up, finish};
@@ -59,6 +60,8 @@ pub struct Shape {
     /// Whether a monitor runs. Most tests need no monitor, and would run longer with a monitor than
     /// without one.
     pub monitor: bool,
+    /// Feature level of the cluster ([`crate::feature_level`]). A new cluster has level 1.
+    pub feature_level: u32,
     /// Additional arguments for `skep up`.
     pub more: Vec<String>,
 }
@@ -71,6 +74,7 @@ impl Default for Shape {
             targets_per_service: 4,
             transport: Transport::Uring,
             monitor: false,
+            feature_level: 1,
             more: Vec::new(),
         }
     }
@@ -223,15 +227,20 @@ impl Cluster {
     }
 
     /// Starts a cluster with its data and mount point in `directory`. If `directory` contains the
-    /// data of a stopped cluster, restarts that cluster.
+    /// data of a stopped cluster, restarts that cluster. Then raises the feature level to the level
+    /// of the shape or of the environment variable `SKEP_TEST_FEATURE_LEVEL`, whichever is higher.
     ///
     /// # Panics
-    /// Panics if `skep up` fails.
+    /// Panics if `skep up` fails, or if the feature level cannot be raised.
     pub fn start_in(directory: &Path, shape: Shape) -> Self {
         let (data, mount_point) = (directory.join("data"), directory.join("mnt"));
         let cluster = Self { data, mount_point, shape, next_mount: 1, scratch: None };
         cluster.up().expect_success();
         cluster.assert_transport(&cluster.mount_point, cluster.shape.transport);
+        let level = cluster.shape.feature_level.max(feature_level::of_run());
+        if level > 1 {
+            cluster.raise_feature_level(level);
+        }
         cluster
     }
 

@@ -15,6 +15,7 @@
 //! - [`lab`]: labs of `skep lab`
 //! - [`linearizable`]: checks whether recorded operations are linearizable
 //! - [`files`]: file system calls that must succeed
+//! - [`feature_level`]: clusters that stage changes of two metadata groups
 //! - [`http_request`]: the requests that programs send to servers of a test
 //! - [`loop_device`]: loop devices, which play the role of disks
 //! - [`spread`]: directories on different metadata groups
@@ -43,6 +44,7 @@ pub mod cluster;
 pub mod connections;
 pub mod deploy_site;
 mod early_shell;
+pub mod feature_level;
 pub mod files;
 pub mod health_watch;
 pub mod http_request;

@@ -1,0 +1,114 @@
+//! Clusters whose feature level a test raises (`docs/protocol/versions.md`).
+//!
+//! From level [`STAGING`] on, metadata targets stage changes of two metadata groups
+//! (`docs/design/0028-staged-transactions.md`). A target gets the new level with the next cluster
+//! map, a moment after the command has ended. So [`Cluster::raise_feature_level`] waits until a
+//! target has staged a change. Without this wait, a test could end before any change was staged.
+
+use crate::cluster::Cluster;
+use crate::files;
+use crate::wait::{PATIENCE, wait_for};
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Feature level from which metadata targets stage changes of two metadata groups.
+pub const STAGING: u32 = 2;
+/// Number of directories that a test creates before it reads the counters again. The hash of a
+/// directory's name chooses its group.
+const PROBES: usize = 4;
+
+/// The number in the name of the next probe directory.
+static NEXT: AtomicU32 = AtomicU32::new(1);
+
+/// Returns the lowest feature level of all clusters of this run: the value of
+/// `SKEP_TEST_FEATURE_LEVEL`, or 1 if this variable is not set. With the variable, a developer can
+/// run any test on a higher level.
+///
+/// # Panics
+/// Panics if the value is not a number.
+pub(crate) fn of_run() -> u32 {
+    match std::env::var("SKEP_TEST_FEATURE_LEVEL") {
+        Ok(text) => text.parse().expect("SKEP_TEST_FEATURE_LEVEL is a number"),
+        Err(_) => 1,
+    }
+}
+
+impl Cluster {
+    /// Raises the feature level of the cluster to `level`. If the cluster has several metadata
+    /// services, waits until metadata stages changes of two groups. For this purpose, creates and
+    /// removes directories in the root directory of the file system.
+    ///
+    /// # Panics
+    /// Panics if `skep config set` or a file system call fails, or if no change is staged within a
+    /// minute.
+    #[track_caller]
+    pub fn raise_feature_level(&self, level: u32) {
+        self.skep(&["config", "set", "feature-level", &level.to_string()]);
+        if level < STAGING || self.metadata_services().len() < 2 {
+            return;
+        }
+        let before = self.staged_changes();
+        wait_for("metadata stages changes of two groups", PATIENCE, || {
+            for _ in 0..PROBES {
+                let number = NEXT.fetch_add(1, Ordering::Relaxed);
+                let name = format!("staging-probe-{}-{number}", std::process::id());
+                let path = self.path().join(name);
+                files::create_dir(&path);
+                files::remove_dir(&path);
+            }
+            (self.staged_changes() > before).then_some(())
+        });
+    }
+
+    /// Returns the number of requests of the kind `BeginPrepare` that all metadata services have
+    /// answered since their last start. A target sends such a request for each change that it
+    /// stages. A service that does not reply counts as zero requests.
+    pub fn staged_changes(&self) -> u64 {
+        self.metadata_services().iter().filter_map(|it| prepared_changes(it)).sum()
+    }
+
+    /// Returns the directories of the metadata services.
+    fn metadata_services(&self) -> Vec<PathBuf> {
+        let directory = |number| self.data().join(format!("metadata-{number}"));
+        (1_usize..).map(directory).take_while(|it| it.exists()).collect()
+    }
+}
+
+/// Returns the number of answered requests of the kind `BeginPrepare` from the metrics page of the
+/// service with this directory. `None` means that the service does not reply.
+fn prepared_changes(service: &Path) -> Option<u64> {
+    let address = std::fs::read_to_string(service.join("metrics-address")).ok()?;
+    let mut stream = TcpStream::connect(address.trim()).ok()?;
+    stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").ok()?;
+    let mut page = String::new();
+    stream.read_to_string(&mut page).ok()?;
+    Some(sum_of_begin_prepare(&page))
+}
+
+/// Adds up the samples of the operation `begin_prepare` on a metrics page. A service with several
+/// targets has one sample for each target.
+fn sum_of_begin_prepare(page: &str) -> u64 {
+    let counts = page.lines().filter_map(|line| {
+        let labels = line.strip_prefix("skep_metadata_operations_total{")?;
+        let (labels, count) = labels.split_once("} ")?;
+        labels.contains("operation=\"begin_prepare\"").then(|| count.parse::<u64>().ok())?
+    });
+    counts.sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn staged_changes_of_all_targets_of_a_service_are_added_up() {
+        let page = "skep_metadata_operations_total{target=\"1\",operation=\"begin_prepare\"} 3\n\
+            skep_metadata_operations_total{target=\"1\",operation=\"prepare\"} 50\n\
+            skep_metadata_operations_total{target=\"2\",operation=\"begin_prepare\"} 4\n\
+            # EOF\n";
+        assert_eq!(sum_of_begin_prepare(page), 7);
+        assert_eq!(sum_of_begin_prepare("# EOF\n"), 0);
+    }
+}
