@@ -8,9 +8,11 @@ mod races;
 mod shared;
 mod small_files;
 mod statements;
+mod two_groups;
 mod versions;
 
 use rustix::fs::{CWD, FallocateFlags, RenameFlags, copy_file_range, renameat_with};
+use skep_testkit::feature_level::STAGING;
 use skep_testkit::files::{self, OrFail};
 use skep_testkit::suite::{Case, Suite};
 use skep_testkit::{
@@ -637,9 +639,30 @@ fn reported_sizes_are_visible_on_other_mounts(mounts: &Mounts) {
     }
 }
 
+/// Runs each case in a directory of its own. `place` is the first part of the case names.
+fn run_all(
+    suite: &mut Suite,
+    place: &str,
+    tables: &[&[Case<Mounts>]],
+    [first, second, third]: [&Path; 3],
+) {
+    for case in tables.iter().copied().flatten() {
+        let name = format!("{place}-{}", case.name.replace("::", "-"));
+        let mounts = Mounts {
+            one: first.join(&name),
+            other: second.join(&name),
+            at_once: third.join(&name),
+        };
+        suite.check("a directory for each test", || {
+            files::create_dir(&mounts.one);
+        });
+        suite.run(place, &[&[Case { name: case.name, body: case.body }]], &mounts);
+    }
+}
+
 fn main() -> ExitCode {
     let mut suite = Suite::from_arguments();
-    let place = "uring-and-device";
+    let (place, staged) = ("uring-and-device", "feature-level-2");
     let all = [
         CASES,
         attributes::CASES,
@@ -648,23 +671,22 @@ fn main() -> ExitCode {
         shared::CASES,
         small_files::CASES,
         statements::CASES,
+        two_groups::CASES,
         versions::CASES,
     ];
-    if suite.starts(place, &all) {
+    let has_level_1 = suite.starts(place, &all);
+    let has_level_2 = suite.starts(staged, &[two_groups::CASES]);
+    if has_level_1 || has_level_2 {
         let mut cluster = Cluster::start(Shape::default());
         let second = cluster.mount(Transport::Device);
         let third = cluster.mount_with(Transport::Uring, "attribute_timeout=0");
-        for case in all.into_iter().flatten() {
-            let name = case.name.replace("::", "-");
-            let mounts = Mounts {
-                one: cluster.path().join(&name),
-                other: second.path().join(&name),
-                at_once: third.path().join(&name),
-            };
-            suite.check("a directory for each test", || {
-                files::create_dir(&mounts.one);
+        let mounts = [cluster.path(), second.path(), third.path()];
+        run_all(&mut suite, place, &all, mounts);
+        if has_level_2 {
+            suite.check("the feature level rises while the cluster is in use", || {
+                cluster.raise_feature_level(STAGING);
             });
-            suite.run(place, &[&[Case { name: case.name, body: case.body }]], &mounts);
+            run_all(&mut suite, staged, &[two_groups::CASES], mounts);
         }
         suite.check("the other mounts end", || {
             second.unmount();

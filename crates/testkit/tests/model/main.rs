@@ -7,10 +7,14 @@
 //! must be exact. In `calls_on_alternating_mounts_match_the_model`, the mounts use their caches.
 //! Whenever the test changes the mount, it waits until the cached entries have expired. The
 //! coherence tests check the results in the second before the expiry. The first directories of a
-//! tree are on different metadata groups.
+//! tree are on different metadata groups. The cluster of the second test has feature level 2, so
+//! that metadata stages changes of two groups (docs/design/0028-staged-transactions.md).
 //!
 //! In `concurrent_calls_match_the_model`, two threads of each mount make calls at the same time.
-//! The mounts cache no names and attributes. The test checks these statements of docs/semantics.md:
+//! The mounts cache no names and attributes. `concurrent_staged_calls_match_the_model` is the same
+//! on feature level 2. The shared names are in the root directory, so most of the new directories
+//! are on another metadata group than the root directory. The tests check these statements of
+//! docs/semantics.md:
 //! - Calls of a thread in its own directory have the same results as on the local file system,
 //!   although other threads make calls at the same time.
 //! - Bursts of calls on shared names are linearizable (1.1, 1.2, 1.4, 1.5): some order of the calls
@@ -22,15 +26,15 @@
 //! - A listing has the names that exist all the time (1.6). A read returns bytes of one moment
 //!   since its open, or of a write or truncation at the same time (2.2, 2.5, 2.7).
 //!
-//! The concurrent test does not check times, permissions, symbolic links, locks, moves of
+//! The concurrent tests do not check times, permissions, symbolic links, locks, moves of
 //! directories to other directories (1.7), handles that stay open on shared files, and removals of
-//! directories while other calls exchange directories. The test repeats calls that fail with
-//! `ESTALE`, so it does not check when calls may fail with this error (1.4).
+//! directories while other calls exchange directories. The tests repeat calls that fail with
+//! `ESTALE`, so they do not check when calls may fail with this error (1.4).
 //!
 //! If a run fails, the test prints its seed and the command that repeats the run. A test with one
 //! call at a time then removes steps until no shorter sequence fails, and prints the shortest
-//! failing sequence. The concurrent test prints the calls of the burst. The seed of the concurrent
-//! test determines the calls, but not which calls run at the same time.
+//! failing sequence. A concurrent test prints the calls of the burst. The seed of a concurrent test
+//! determines the calls, but not which calls run at the same time.
 //!
 //! `SKEP_TEST_OPERATIONS` sets the number of calls of each test. The calls run in rounds of at most
 //! 5,000 calls. Each round has its own seed: the seed of the previous round plus one. For a long
@@ -54,6 +58,7 @@ mod view;
 mod watch;
 
 use concurrent::ConcurrentTrial;
+use skep_testkit::feature_level::STAGING;
 use skep_testkit::{Cluster, Random, Shape, Transport, wait_for};
 use std::time::{Duration, Instant};
 use trial::{Plan, Trial};
@@ -120,14 +125,14 @@ fn rounds(mut trial: Trial, plan: Plan, test: &str) -> Trial {
 }
 
 /// Starts a cluster with three metadata targets, so that renames have up to three participants.
-fn cluster() -> Cluster {
-    Cluster::start(Shape { metadata_targets: 3, ..Shape::default() })
+fn cluster(feature_level: u32) -> Cluster {
+    Cluster::start(Shape { metadata_targets: 3, feature_level, ..Shape::default() })
 }
 
 /// docs/semantics.md 1.1 and 1.2.
 #[test]
 fn calls_on_any_mount_match_the_model() {
-    let mut cluster = cluster();
+    let mut cluster = cluster(1);
     let first = cluster.mount_with(Transport::Uring, "attribute_timeout=0");
     let second = cluster.mount_with(Transport::Device, "attribute_timeout=0");
     let mounts = [first.path().to_owned(), second.path().to_owned()];
@@ -145,7 +150,7 @@ fn calls_on_any_mount_match_the_model() {
 /// docs/semantics.md 1.1 and 1.2.
 #[test]
 fn calls_on_alternating_mounts_match_the_model() {
-    let mut cluster = cluster();
+    let mut cluster = cluster(STAGING);
     let second = cluster.mount(Transport::Device);
     let mounts = [cluster.path().to_owned(), second.path().to_owned()];
     let plan = Plan { calls: 2000, between_comparisons: 150, kill_every: 400, in_turns: true };
@@ -158,18 +163,16 @@ fn calls_on_alternating_mounts_match_the_model() {
     trial.cluster().stop();
 }
 
-/// docs/semantics.md 1.1, 1.2, 1.4 to 1.6, 1.8, 1.12, 2.2, 2.5, 2.7, 3.1, 4.1 and 4.3.
-#[test]
-fn concurrent_calls_match_the_model() {
-    let mut cluster = cluster();
+/// Makes concurrent calls on a cluster with this feature level. `test` is the name of the test.
+fn concurrent_calls(feature_level: u32, test: &str) {
+    let mut cluster = cluster(feature_level);
     let first = cluster.mount_with(Transport::Uring, "attribute_timeout=0");
     let second = cluster.mount_with(Transport::Device, "attribute_timeout=0");
     let mounts = [first.path().to_owned(), second.path().to_owned()];
     let mut trial = ConcurrentTrial::new(cluster, mounts);
     for (calls, seed) in calls_and_seeds(2000) {
         println!(
-            "{calls} calls: SKEP_TEST_SEED={seed} cargo test -p skep-testkit --test model \
-             concurrent_calls_match_the_model"
+            "{calls} calls: SKEP_TEST_SEED={seed} cargo test -p skep-testkit --test model {test}"
         );
         let start = Instant::now();
         let figures = trial.run(calls, seed).unwrap_or_else(|what| panic!("seed {seed}: {what}"));
@@ -180,4 +183,16 @@ fn concurrent_calls_match_the_model() {
     first.unmount();
     second.unmount();
     trial.cluster().stop();
+}
+
+/// docs/semantics.md 1.1, 1.2, 1.4 to 1.6, 1.8, 1.12, 2.2, 2.5, 2.7, 3.1, 4.1 and 4.3.
+#[test]
+fn concurrent_calls_match_the_model() {
+    concurrent_calls(1, "concurrent_calls_match_the_model");
+}
+
+/// The same statements, for staged changes of two metadata groups.
+#[test]
+fn concurrent_staged_calls_match_the_model() {
+    concurrent_calls(STAGING, "concurrent_staged_calls_match_the_model");
 }

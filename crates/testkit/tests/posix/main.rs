@@ -6,6 +6,9 @@
 //! - on a mount over each of the two transports
 //! - on a mount of a cluster that stores all bytes of files on storage (by default, metadata stores
 //!   the first bytes)
+//!
+//! The tests of names run a fifth time, on a cluster with feature level 2. Metadata stages changes
+//! of two groups there (docs/design/0028-staged-transactions.md).
 
 mod acls;
 mod allocation;
@@ -31,6 +34,7 @@ mod unlink;
 mod unnamed;
 mod xattrs;
 
+use skep_testkit::feature_level::STAGING;
 use skep_testkit::files;
 use skep_testkit::suite::{Case, Suite};
 use skep_testkit::{Cluster, Scratch, Shape, Transport};
@@ -68,6 +72,17 @@ const TABLES: &[&[Test]] = &[
     xattrs::CASES,
 ];
 
+/// The tests of operations that change names.
+const NAMES: &[&[Test]] = &[
+    link::CASES,
+    mkdir::CASES,
+    readdir::CASES,
+    rename::CASES,
+    rmdir::CASES,
+    unlink::CASES,
+    unnamed::CASES,
+];
+
 /// Returns the value of a result. If the call has failed, panics with the error.
 #[track_caller]
 pub(crate) fn ok<T, E: std::fmt::Display>(result: Result<T, E>) -> T {
@@ -98,8 +113,8 @@ pub(crate) fn names(directory: &Path) -> Vec<String> {
     names
 }
 
-fn run_all(suite: &mut Suite, place: &str, root: &Path) {
-    for table in TABLES {
+fn run_all(suite: &mut Suite, place: &str, tables: &[&[Test]], root: &Path) {
+    for table in tables {
         for case in *table {
             let directory = root.join(case.name.replace("::", "-"));
             let one = [Case { name: case.name, body: case.body }];
@@ -115,12 +130,12 @@ fn main() -> ExitCode {
     let mut suite = Suite::from_arguments();
     if suite.starts("local", TABLES) {
         let scratch = Scratch::new();
-        run_all(&mut suite, "local", scratch.path());
+        run_all(&mut suite, "local", TABLES, scratch.path());
     }
     for transport in Transport::ALL {
         if suite.starts(transport.name(), TABLES) {
             let cluster = Cluster::start(Shape { transport, ..Shape::default() });
-            run_all(&mut suite, transport.name(), cluster.path());
+            run_all(&mut suite, transport.name(), TABLES, cluster.path());
             suite.check("the cluster stops", || cluster.stop_checked(&[]));
         }
     }
@@ -129,7 +144,12 @@ fn main() -> ExitCode {
     if suite.starts("stored", TABLES) {
         let cluster = Cluster::start(Shape::default());
         cluster.hand_down(cluster.path(), "count=1/from=4MiB,count=all");
-        run_all(&mut suite, "stored", cluster.path());
+        run_all(&mut suite, "stored", TABLES, cluster.path());
+        suite.check("the cluster stops", || cluster.stop_checked(&[]));
+    }
+    if suite.starts("staged", NAMES) {
+        let cluster = Cluster::start(Shape { feature_level: STAGING, ..Shape::default() });
+        run_all(&mut suite, "staged", NAMES, cluster.path());
         suite.check("the cluster stops", || cluster.stop_checked(&[]));
     }
     suite.end()
