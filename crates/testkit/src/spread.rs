@@ -70,6 +70,38 @@ pub fn create_dirs<P: AsRef<Path>>(
     places
 }
 
+/// Returns `count` names in `root`, the root directory of a Skep file system. If a program creates
+/// a directory with such a name in `root`, the new directory is on another metadata group than
+/// `root`. The hash of a name chooses the group, so this function creates a directory for each
+/// candidate, reads its group, and removes the directory. All names begin with `prefix`.
+///
+/// # Panics
+/// Panics if a call fails, or if metadata has only one group.
+#[track_caller]
+pub fn names_elsewhere(root: &Path, prefix: &str, count: usize) -> Vec<String> {
+    let mut found = Vec::new();
+    for step in 0..MAX_STEPS {
+        let candidates = (0..count.max(STEP)).map(|number| format!("{prefix}-{step}-{number}"));
+        let candidates: Vec<String> = candidates.collect();
+        let mut paths = vec![root.to_owned()];
+        paths.extend(candidates.iter().map(|name| root.join(name)));
+        for path in &paths[1..] {
+            files::create_dir(path);
+        }
+        let groups = groups(&paths);
+        for path in &paths[1..] {
+            files::remove_dir(path);
+        }
+        let all = candidates.into_iter().zip(&groups[1..]);
+        found.extend(all.filter(|(_, group)| **group != groups[0]).map(|(name, _)| name));
+        if found.len() >= count {
+            found.truncate(count);
+            return found;
+        }
+    }
+    panic!("no two groups serve the directories in {}", root.display());
+}
+
 /// Checks that some of these files and directories are on different metadata groups. On another
 /// file system than Skep, checks nothing.
 ///

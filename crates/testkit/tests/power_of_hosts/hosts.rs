@@ -21,8 +21,8 @@ const PAGE: u64 = 4096;
 const DISK_BYTES: u64 = 2 << 30;
 /// Maximum number of stops of the cluster until `skep fsck` has compared the members of a group.
 const STOPS: usize = 4;
-/// The services of a metadata group of two members.
-const METADATA: [&str; 2] = ["metadata-1", "metadata-2"];
+/// The services of a metadata group of two members, or of two metadata groups.
+pub(crate) const METADATA: [&str; 2] = ["metadata-1", "metadata-2"];
 
 /// A cluster in which the named services have separate disks.
 pub(crate) struct Hosts {
@@ -113,6 +113,22 @@ impl Hosts {
             wait_for("a killed process ends", PATIENCE, || (!process.runs()).then_some(()));
         }
         chosen(&mut self.disks, Disk::restore);
+        supervisors.iter().for_each(|it| it.signal(Signal::CONT));
+    }
+
+    /// Kills a metadata service, and waits until other members have taken over the groups whose
+    /// primary the service had. Only then lets the supervisor restart the service.
+    pub(crate) fn kill_and_wait_for_take_over(&self, service: &str) {
+        let supervisors = self.cluster.processes("up");
+        supervisors.iter().for_each(|it| it.signal(Signal::STOP));
+        self.processes(&[service]).iter().for_each(Process::kill);
+        wait_for("the other members take over", PATIENCE, || {
+            let groups = self.cluster.skep_list(&["group", "list"]);
+            let mut members = groups.iter().flat_map(|group| group["members"].list());
+            let has_primary =
+                members.any(|it| it["is_primary"] == true && it["node_name"] == service);
+            (!has_primary).then_some(())
+        });
         supervisors.iter().for_each(|it| it.signal(Signal::CONT));
     }
 

@@ -6,11 +6,13 @@
 //! a service loses data. A program changes a tree on a mount and a local tree in the same way, and
 //! the test compares the two trees after each power loss. The test prints the seeds of its random
 //! numbers, and `SKEP_TEST_SEED` sets the first seed. `SKEP_POWER_LOSSES` sets the number of power
-//! losses in each test, which is small in CI.
+//! losses in each test, which is small in CI. [`two_groups`] has changes that are in progress at
+//! the moment of the failure.
 
 mod changes;
 mod hosts;
 mod locks;
+mod two_groups;
 
 use changes::{Syncs, Twins};
 use hosts::{Hosts, drop_pages, write_back};
