@@ -29,7 +29,8 @@ pub(crate) use workload::{Worker, touch_memory};
 /// Options of `bench`.
 #[derive(clap::Args)]
 pub(crate) struct Options {
-    /// File systems to measure (default: all that are installed).
+    /// File systems to measure (default: all that are installed, without `skep-level-2`). For
+    /// example, `--systems skep,skep-level-2` compares both feature levels of Skep in one run.
     #[arg(long, value_delimiter = ',')]
     systems: Vec<System>,
     /// Workloads to run (default: all).
@@ -229,13 +230,13 @@ fn run_all(options: &Options, running: &MountedSystem, report: &mut Report) -> O
 pub(crate) fn run(options: &Options) -> Outcome {
     let is_wanted = |system: &System| {
         if options.systems.is_empty() {
-            system.is_installed()
+            system.is_measured_by_default()
         } else {
             options.systems.contains(system)
         }
     };
     let systems: Vec<_> = System::ALL.into_iter().filter(is_wanted).collect();
-    if systems.contains(&System::Skep) {
+    if systems.iter().any(|system| system.is_skep()) {
         call(env!("CARGO"), &["build", "--release", "--package", "skep-ctl"], &[])?;
     }
     // The path must be canonical like the paths in `/proc/mounts`, because

@@ -18,6 +18,10 @@ pub(crate) enum System {
     Local,
     /// Skep, as `skep up` starts it by default.
     Skep,
+    /// Skep with feature level 2, so that changes of two metadata groups are staged. Measured only
+    /// if `--systems` lists it.
+    #[value(name = "skep-level-2")]
+    SkepLevel2,
     /// GlusterFS: a volume distributed over 8 bricks.
     Gluster,
     /// MooseFS: 4 chunk servers with 2 directories each, and one copy of the data.
@@ -26,22 +30,32 @@ pub(crate) enum System {
 
 impl System {
     /// All file systems.
-    pub(crate) const ALL: [Self; 4] = [Self::Local, Self::Skep, Self::Gluster, Self::Moose];
+    pub(crate) const ALL: [Self; 5] =
+        [Self::Local, Self::Skep, Self::SkepLevel2, Self::Gluster, Self::Moose];
 
-    /// Returns the name of the file system in tables.
+    /// Returns the name of the file system in tables. The name in lower case is also the name of
+    /// the directory with its data.
     pub(crate) fn label(self) -> &'static str {
         match self {
             Self::Local => "local",
             Self::Skep => "Skep",
+            Self::SkepLevel2 => "Skep-level-2",
             Self::Gluster => "GlusterFS",
             Self::Moose => "MooseFS",
         }
     }
 
-    /// Whether the programs of the file system are installed.
-    pub(crate) fn is_installed(self) -> bool {
+    /// Whether the file system is Skep, on any feature level.
+    pub(crate) fn is_skep(self) -> bool {
+        matches!(self, Self::Skep | Self::SkepLevel2)
+    }
+
+    /// Whether a run without `--systems` measures the file system. The programs of a peer must be
+    /// installed.
+    pub(crate) fn is_measured_by_default(self) -> bool {
         match self {
             Self::Local | Self::Skep => true,
+            Self::SkepLevel2 => false,
             Self::Gluster => is_program("glusterd"),
             Self::Moose => ["mfsmaster", "mfschunkserver", "mfsmount"].into_iter().all(is_program),
         }
@@ -53,7 +67,7 @@ impl System {
     /// Describes the reason why `dpkg-query` failed.
     pub(crate) fn version(self) -> Outcome<String> {
         let package = match self {
-            Self::Local | Self::Skep => return Ok(String::new()),
+            Self::Local | Self::Skep | Self::SkepLevel2 => return Ok(String::new()),
             Self::Gluster => "glusterfs-server",
             Self::Moose => "moosefs-master",
         };
@@ -79,6 +93,9 @@ impl System {
         match self {
             Self::Local => Ok(()),
             Self::Skep => running.start_skep(&[]),
+            Self::SkepLevel2 => {
+                running.start_skep(&[]).and_then(|()| running.raise_feature_level("2"))
+            }
             Self::Gluster => running.start_gluster(),
             Self::Moose => running.start_moose(),
         }?;
@@ -170,6 +187,13 @@ impl MountedSystem {
         let data = self.directory.join("data");
         let up = ["up", "--detach", "--data-dir", text(&data), "--mount-point"];
         self.skep(&[&up[..], &[text(&self.mount_point)], more].concat())
+    }
+
+    /// Raises the feature level of Skep. The metadata targets get the new level a moment after this
+    /// call.
+    fn raise_feature_level(&self, level: &str) -> Outcome {
+        let data = self.directory.join("data");
+        self.skep(&["config", "set", "feature-level", level, "--cluster", text(&data)])
     }
 
     fn spawn(&mut self, program: &str, arguments: &[&str]) -> Outcome {
@@ -292,7 +316,7 @@ impl Drop for MountedSystem {
         // Print errors and continue, because the whole clean-up must happen even after a failure.
         let mut problems = Vec::new();
         let mut attempt = |outcome: Outcome| problems.extend(outcome.err());
-        if self.system == System::Skep {
+        if self.system.is_skep() {
             attempt(self.skep(&["down", "--data-dir", text(&self.directory.join("data"))]));
         }
         if self.is_mounted() {
