@@ -27,7 +27,7 @@ const BEFORE: u64 = 60;
 /// Number of acknowledged changes after a failure that programs do not notice.
 const AFTERWARDS: u64 = 30;
 
-/// What a name refers to.
+/// The kind of a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     /// An empty directory in the root directory, on another group than the root directory.
