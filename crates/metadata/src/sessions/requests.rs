@@ -25,7 +25,7 @@ use skep_format::metadata::{Key, SlotRecord, decode_value};
 use skep_types::codec::Codec;
 use skep_types::{Error, ErrorCode, Result, SessionId};
 use skep_wire::file_locks::{EndWait, WaitLock};
-use skep_wire::frame::Header;
+use skep_wire::frame::{FLAG_DURABLE, Header};
 use skep_wire::log_shipping::AskGroup;
 use skep_wire::metadata::{
     AskDecision, AskOutcome, CloseSession, CompareSlots, EndReplay, KeepAlive, ListSessions,
@@ -212,11 +212,11 @@ impl<E: Engine> MetadataTarget<E> {
     fn start_request(
         &mut self,
         connection: ConnectionId,
-        header: Header,
+        mut header: Header,
         body: Vec<u8>,
     ) -> Result<()> {
         let modifies = catalog::message(header.message).is_some_and(|line| line.modifies);
-        if modifies && self.ran_before(connection, &header, &body)? {
+        if modifies && self.ran_before(connection, &mut header, &body)? {
             return Ok(());
         }
         if header.message == OpenSession::ID && self.has_ended(header.session)? {
@@ -245,11 +245,12 @@ impl<E: Engine> MetadataTarget<E> {
     }
 
     /// Replies to a retry of the slot's last request, and refuses older requests. Returns `false`
-    /// if the request is new.
+    /// if the request is new, or if it must run again because the target has undone it. A request
+    /// that runs again becomes durable.
     fn ran_before(
         &mut self,
         connection: ConnectionId,
-        header: &Header,
+        header: &mut Header,
         body: &[u8],
     ) -> Result<bool> {
         let slot = (header.session, header.slot);
@@ -278,6 +279,14 @@ impl<E: Engine> MetadataTarget<E> {
                 let reply = PendingReply { connection, request, change: Some(0), result };
                 drop(self.hold_if_staged(reply, record.lsn));
                 return Ok(true);
+            }
+            if record.sequence == header.sequence {
+                // The target has undone the request, so it runs again. A power loss could remove
+                // the second execution, but not the record of the undone request. This record has
+                // the same sequence number, so the client would take the second execution for
+                // stored, and would not replay it. So the reply must wait until the second
+                // execution is *safe*.
+                header.flags |= FLAG_DURABLE;
             }
             newest = record.sequence;
         }

@@ -157,6 +157,33 @@ fn undone_request_runs_again_only_after_a_sync_of_the_undo() {
     complete(&mut story);
 }
 
+/// The record of the undone request has the sequence number of the request. If a power loss removed
+/// only the second execution, the client would take its acknowledged change for stored, and would
+/// not replay it.
+#[test]
+fn reply_to_a_repeated_undone_request_waits_for_a_sync() {
+    let mut story = begin();
+    stage_link(&mut story);
+    complete(&mut story);
+    let unlink = md::Unlink { directory: InodeId::ROOT, name: b"a".as_slice().into() };
+    let removal = md::BeginPrepareReply { attributes: Vec::new(), ..prepared_link() };
+    story.send(1, 1, (0, 2), &unlink);
+    story.answer::<md::BeginPrepare>(&removal);
+    story.answer::<md::ConfirmPrepared>(&confirmed(false));
+    let (_, refused) = story.replies.pop().expect("a refusal");
+    assert_eq!(refused.unwrap_err().code(), ErrorCode::Busy);
+    // Another client replaces the name by a file of this group, so the second execution spans no
+    // other group.
+    story.send(2, 2, (0, 1), &unlink);
+    story.answer::<md::BeginPrepare>(&removal);
+    complete(&mut story);
+    story.create_as("a", 2, (0, 2));
+    let synced = story.run(vec![arrival(1, 1, (0, 2), &unlink)]);
+    assert!(story.replies.is_empty() && story.calls.is_empty(), "the unlink is not synced yet");
+    story.happen_together(synced);
+    assert!(story.replies.pop().is_some_and(|(_, reply)| reply.is_ok()));
+}
+
 #[test]
 fn restarted_coordinator_asks_before_it_commits() {
     let mut story = begin();
