@@ -216,15 +216,17 @@ impl Background {
     }
 
     /// Adds the transaction of a `Prepare` request to the jobs, if the request was successful.
+    /// `lsn` is the log record of the prepared transaction, or a later one.
     ///
     /// # Errors
     /// Returns the error if the engine fails.
     pub(crate) fn after_prepare<E: Engine>(
         &mut self,
         transaction: TransactionId,
+        lsn: Lsn,
         context: &mut JobContext<'_, E>,
     ) -> Result<()> {
-        self.prepared.after_prepare(transaction, context)
+        self.prepared.after_prepare(transaction, lsn, context)
     }
 
     /// Returns the prepared transactions.

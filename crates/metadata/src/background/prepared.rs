@@ -15,7 +15,7 @@ use skep_format::metadata::{
 };
 use skep_metrics::LineLimit;
 use skep_types::codec::Codec;
-use skep_types::{Error, ErrorCode, GroupId, Result};
+use skep_types::{Error, ErrorCode, GroupId, Lsn, Result};
 use skep_wire::metadata::{AskDecision, Decision, DecisionReply, TransactionId};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -33,6 +33,9 @@ enum Wait {
 #[derive(Debug)]
 struct PreparedTransaction {
     wait: Wait,
+    /// The log record that prepared the transaction, or a later one. `None` means that an earlier
+    /// process prepared it.
+    lsn: Option<Lsn>,
     /// The error if the target could not carry out the decision on this transaction.
     problem: Option<Error>,
 }
@@ -61,7 +64,7 @@ impl PreparedTransactions {
             for resource in steps::resources(&record.steps, &record.attributes) {
                 context.shared.locks.try_take(&resource, Owner::Prepared(transaction), now);
             }
-            self.add(transaction, now);
+            self.add(transaction, now, None);
         }
         for (key, value) in context.table.scan(&Key::decisions(), &[], usize::MAX)? {
             let number = expect_parsed(&key, last_u64(&key))?;
@@ -152,21 +155,31 @@ impl PreparedTransactions {
         context.release(Owner::Prepared(transaction));
     }
 
-    /// Adds the transaction of a `Prepare` request, if the request was successful.
+    /// Adds the transaction of a `Prepare` request, if the request was successful. `lsn` is the log
+    /// record of the prepared transaction, or a later one.
     pub(crate) fn after_prepare<E: Engine>(
         &mut self,
         transaction: TransactionId,
+        lsn: Lsn,
         context: &JobContext<'_, E>,
     ) -> Result<()> {
         if context.table.get(&Key::Prepared(transaction).to_bytes())?.is_some() {
-            self.add(transaction, context.shared.now + ASK_AFTER);
+            // A repeated request prepares nothing, so the record of the first request counts.
+            let lsn = self.prepared.get(&transaction).map_or(Some(lsn), |state| state.lsn);
+            self.add(transaction, context.shared.now + ASK_AFTER, lsn);
         }
         Ok(())
     }
 
-    fn add(&mut self, transaction: TransactionId, ask_at: Duration) {
-        let state = PreparedTransaction { wait: Wait::Until(ask_at), problem: None };
+    fn add(&mut self, transaction: TransactionId, ask_at: Duration, lsn: Option<Lsn>) {
+        let state = PreparedTransaction { wait: Wait::Until(ask_at), lsn, problem: None };
         self.prepared.insert(transaction, state);
+    }
+
+    /// Returns the log record that prepared a transaction, or a later one. `None` if the
+    /// transaction is not prepared, or if an earlier process prepared it.
+    pub(crate) fn lsn_of(&self, transaction: TransactionId) -> Option<Lsn> {
+        self.prepared.get(&transaction)?.lsn
     }
 
     /// Returns the number of prepared transactions.

@@ -87,6 +87,7 @@ impl<E: Engine> MetadataTarget<E> {
 
     /// Adds the transaction of a `Prepare` request to the jobs, if the request was successful.
     pub(super) fn after_prepare(&mut self, transaction: TransactionId) -> Result<()> {
-        self.with_jobs(|background, context| background.after_prepare(transaction, context))
+        let lsn = self.newest_record();
+        self.with_jobs(|background, context| background.after_prepare(transaction, lsn, context))
     }
 }

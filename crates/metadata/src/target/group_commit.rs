@@ -11,7 +11,7 @@ use skep_types::{Error, Lsn, Result, TargetId};
 use skep_wire::Request;
 use skep_wire::frame::Header;
 use skep_wire::log_shipping::LogHeld;
-use skep_wire::metadata::{BeginPrepare, Decide};
+use skep_wire::metadata::{BeginPrepare, ConfirmPrepared, Decide};
 
 impl<E: Engine> MetadataTarget<E> {
     /// Handles the end of this target's sync of its log up to `lsn`.
@@ -144,8 +144,11 @@ impl<E: Engine> MetadataTarget<E> {
         // Refusals and replies to reads wait too, because they may show changes that are not
         // *held*. After a change of the primary or a power loss, these changes may not exist.
         let held = self.newest_record();
-        // The coordinator of a staged transaction builds on the reply to `ConfirmPrepared`.
-        let is_early = reply.result.is_ok() && reply.request.message == BeginPrepare::ID;
+        // The coordinator of a staged transaction builds on the reply to `ConfirmPrepared`, which
+        // waits for the record of the prepared transaction (`after`), and on no other reply.
+        let message = reply.request.message;
+        let of_staged = [BeginPrepare::ID, ConfirmPrepared::ID].contains(&message);
+        let is_early = reply.result.is_ok() && of_staged;
         let syncs_each = self.gates.syncs_each_reply() && !is_early;
         let safe = if syncs_each { held } else { after.unwrap_or_default() };
         // No operation waits for the reply to a decision: it only lets the coordinator forget the

@@ -430,9 +430,8 @@ impl<E: Engine> MetadataTarget<E> {
                 // which of its requests were executed.
                 is_durable = true;
             }
-            Decide::ID | Prepare::ID | ConfirmPrepared::ID | ResolveTransaction::ID => {
-                is_durable = true;
-            }
+            Decide::ID | Prepare::ID | ResolveTransaction::ID => is_durable = true,
+            ConfirmPrepared::ID => return Some(self.record_to_confirm(header, body, reply)),
             SyncAll::ID | WhichExist::ID | SyncInline::ID => is_durable = true,
             _ => {}
         }

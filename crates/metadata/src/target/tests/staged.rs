@@ -256,6 +256,26 @@ fn prepared_transaction_is_confirmed_only_after_its_sync() {
     assert_eq!(md::ConfirmPreparedReply::from_bytes(&reply.unwrap()), Ok(confirmed(true)));
 }
 
+/// A busy participant appends further records during the sync that covers the prepared transaction.
+/// If the confirmation waited for these records, the change would take two syncs of latency.
+#[test]
+fn confirmation_waits_for_no_later_record() {
+    let mut story = Story::begin();
+    let begin = begin_prepare(7, md::Step::LockRename);
+    let synced = story.run(vec![arrival(1, 0, (0, 0), &begin)]);
+    assert!(matches!(synced[..], [Event::Synced { .. }]), "a sync begins: {synced:?}");
+    let (_, reply) = story.replies.pop().expect("the reply waits for no sync");
+    let since = md::BeginPrepareReply::from_bytes(&reply.unwrap()).unwrap().since;
+    story.run(vec![arrival(2, 1, (0, 1), &create_in(InodeId::ROOT, "b"))]);
+    assert!(story.replies.pop().is_some_and(|(_, reply)| reply.is_ok()));
+    let confirm = md::ConfirmPrepared { transaction: id(7), since };
+    story.run(vec![arrival(1, 0, (0, 0), &confirm)]);
+    assert!(story.replies.is_empty(), "the prepared transaction is not synced yet");
+    story.run(synced);
+    let (_, reply) = story.replies.pop().expect("the prepared transaction is synced");
+    assert_eq!(md::ConfirmPreparedReply::from_bytes(&reply.unwrap()), Ok(confirmed(true)));
+}
+
 #[test]
 fn participant_that_denies_a_transaction_never_prepares_it() {
     let mut story = Story::begin();
