@@ -11,6 +11,7 @@
 use skep_types::InodeId;
 use skep_wire::metadata::TransactionId;
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::time::Duration;
 
 /// A resource that can be locked.
@@ -31,7 +32,7 @@ pub(crate) enum Resource {
 }
 
 /// The owner of a lock.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Owner {
     /// A prepared transaction.
     Prepared(TransactionId),
@@ -57,6 +58,9 @@ struct Holder {
 #[derive(Debug, Default)]
 pub(crate) struct Locks {
     held: BTreeMap<Resource, Holder>,
+    /// The resources in `held`, by owner. Each operation that ends releases its locks, so it must
+    /// not search the locks of all other owners.
+    owned: BTreeMap<Owner, Vec<Resource>>,
     waiting: BTreeMap<Resource, Vec<u64>>,
 }
 
@@ -76,8 +80,9 @@ impl Locks {
     /// the lock now. `now` is the present time.
     pub(crate) fn try_take(&mut self, resource: &Resource, owner: Owner, now: Duration) -> bool {
         let free = self.is_free(resource, Some(owner));
-        if free {
-            self.held.entry(resource.clone()).or_insert(Holder { owner, since: now });
+        if free && let Entry::Vacant(vacant) = self.held.entry(resource.clone()) {
+            vacant.insert(Holder { owner, since: now });
+            self.owned.entry(owner).or_default().push(resource.clone());
         }
         free
     }
@@ -130,12 +135,7 @@ impl Locks {
 
     /// Releases all locks of `owner`. Returns the operations that waited for one of these locks.
     pub(crate) fn release(&mut self, owner: Owner) -> Vec<u64> {
-        let mut released: Vec<_> = self
-            .held
-            .iter()
-            .filter(|(_, it)| it.owner == owner)
-            .map(|(it, _)| it.clone())
-            .collect();
+        let mut released = self.owned.remove(&owner).unwrap_or_default();
         // Sort them, because a fixed order makes simulations reproducible.
         released.sort();
         let mut woken = Vec::new();
@@ -148,6 +148,13 @@ impl Locks {
 
     /// Panics if an invariant of the module is violated.
     pub(crate) fn check_invariants(&self) {
+        for (owner, resources) in &self.owned {
+            for resource in resources {
+                assert_eq!(self.owner_of(resource), Some(*owner), "the owner of {resource:?}");
+            }
+        }
+        let owned: usize = self.owned.values().map(Vec::len).sum();
+        assert_eq!(owned, self.held.len(), "each lock belongs to one owner");
         for (resource, operations) in &self.waiting {
             assert!(
                 self.held.contains_key(resource),
