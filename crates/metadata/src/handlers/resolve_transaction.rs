@@ -30,11 +30,11 @@ pub(crate) fn run<E: Engine>(
         return Err(Error::new(ErrorCode::InvalidArgument, what).into());
     }
     // If the coordinator has staged the transaction, it asks for it when it is back. It would undo
-    // its own changes if this target did not have the transaction any more.
+    // its own changes if this target did not have the transaction any more. A restore of management
+    // may have lowered the feature level since this target has applied the steps.
     let map = &context.shared.map;
-    let may_ask =
-        map.feature_level >= STAGING_FEATURE_LEVEL && map.group(transaction.coordinator).is_some();
-    if commit && may_ask {
+    let may_be_staged = record.steps.is_empty() || map.feature_level >= STAGING_FEATURE_LEVEL;
+    if commit && may_be_staged && map.group(transaction.coordinator).is_some() {
         prepared::apply(context, transaction)?;
     } else {
         prepared::end(context, transaction, commit)?;

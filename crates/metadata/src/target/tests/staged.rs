@@ -312,6 +312,9 @@ fn transaction_that_an_administrator_commits_is_confirmed() {
     let confirm = md::ConfirmPrepared { transaction: id(7), since };
     assert_eq!(story.ask(1, 0, (0, 0), &confirm), Ok(confirmed(true)));
     // The reply to the administrator was lost, or another target has refused its part at first.
+    // Meanwhile, a restore of management has lowered the feature level.
+    let older = map_of_two_groups(STAGING_FEATURE_LEVEL - 1);
+    story.happens(Event::Map(ClusterMap { version: MapVersion::new(3), ..older }.into()));
     assert_eq!(story.ask(1, 0, (0, 0), &commit), Ok(EmptyReply {}));
     assert_eq!(story.ask(1, 0, (0, 0), &confirm), Ok(confirmed(true)));
     let decide = md::Decide { transaction: id(7), commit: true };
