@@ -115,6 +115,11 @@ impl Counted {
         all
     }
 
+    /// Returns the number of requests of one kind until now.
+    fn count(&self, kind: &str) -> u64 {
+        self.requests().get(kind).copied().unwrap_or_default()
+    }
+
     /// Runs `call` [`CALLS`] times, and compares the average number of requests per call, rounded,
     /// with `expected`. Single calls may differ, because the first call may use cached attributes,
     /// and the mount sends some reports with a delay. `expected` lists the expected requests. For
@@ -350,6 +355,31 @@ fn reads_of_small_files_send_the_documented_requests() {
         stat(&name(&at, number));
     });
     counted.check("stat again", "", |number| stat(&name(&at, number)));
+}
+
+/// The kernel asks for more entries after the last one. The mount replies to this request without
+/// metadata. Every second directory is empty.
+#[test]
+fn listing_of_a_directory_sends_one_request_to_metadata() {
+    let counted = Counted::new();
+    let at = counted.directory("directories");
+    for number in 0..CALLS {
+        files::create_dir(name(&at, number));
+        if number % 2 == 1 {
+            (0..3).for_each(|file| files::write(name(&name(&at, number), file), b"x"));
+        }
+    }
+    let before = counted.count("metadata.read_directory");
+    for number in 0..CALLS {
+        assert_eq!(files::read_dir(name(&at, number)).count(), number % 2 * 3);
+    }
+    let listed = || {
+        let sent = counted.count("metadata.read_directory") - before;
+        (sent >= CALLS as u64).then_some(sent)
+    };
+    let found = eventually(COUNTER_PATIENCE, listed);
+    assert_eq!(found.map(|(sent, _)| sent), Some(CALLS as u64));
+    counted.end();
 }
 
 #[test]

@@ -20,6 +20,7 @@
 //! the mount, so the mount records the version of its listing at once. If two programs open the
 //! directory at the same moment, one of them may read the old listing once more.
 
+use crate::cache::listing_ends::ListingEnds;
 use crate::cache::listings::Listings;
 use crate::cache::recent::Recent;
 use crate::limits::MAX_REMEMBERED_VERSIONS;
@@ -32,6 +33,8 @@ pub(crate) struct CachedVersions {
     attributes: Recent<ShownVersion>,
     /// The ages of the listings in the kernel's caches.
     pub(crate) listings: Listings,
+    /// The ends of the listings that the kernel is reading.
+    pub(crate) listing_ends: ListingEnds,
 }
 
 /// The version of the attributes that the mount last sent to the kernel.
@@ -46,8 +49,8 @@ struct ShownVersion {
 impl CachedVersions {
     pub(crate) fn new() -> Self {
         let most = MAX_REMEMBERED_VERSIONS;
-        let listings = Listings::new();
-        Self { pages: Recent::new(most), attributes: Recent::new(most), listings }
+        let (listings, listing_ends) = (Listings::new(), ListingEnds::new());
+        Self { pages: Recent::new(most), attributes: Recent::new(most), listings, listing_ends }
     }
 
     /// Returns whether the table has a cached version of the file's data or of the directory's

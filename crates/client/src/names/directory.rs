@@ -64,6 +64,14 @@ pub trait Directories {
         with_attributes: bool,
     ) -> impl Future<Output = Result<DirectoryEntries>>;
 
+    /// Whether a directory has no entries after `cursor`, according to the last reply to
+    /// [`Self::read_directory`]. The mount has sent the request for this reply less than `max_age`
+    /// ago, and no program has opened the directory or read other entries of it since. The result
+    /// is true at most once for each reply.
+    fn has_listed_all(&self, _directory: InodeId, _cursor: u64, _max_age: Duration) -> bool {
+        false
+    }
+
     /// Returns the capacity that the storage targets have last reported.
     ///
     /// # Errors
@@ -79,6 +87,7 @@ impl Directories for Client {
 
     async fn open_directory(&self, directory: InodeId, max_age: Duration) -> Result<bool> {
         let (caches, seen) = (&self.mount().caches, &self.mount().seen);
+        caches.listing_ends.begin(directory);
         let has_expired = caches.listings.has_expired(directory, max_age, skep_env::now());
         if !caches.is_known(directory) || has_expired {
             // The kernel has no cached listing of this directory, or drops it now. So the mount
@@ -117,16 +126,30 @@ impl Directories for Client {
     ) -> Result<DirectoryEntries> {
         let max_bytes = max_bytes.min(MAX_DIRECTORY_BYTES);
         let request = ReadDirectory { directory, cursor, max_bytes, with_attributes };
-        let sent = skep_env::now();
+        let caches = &self.mount().caches;
+        let (number, sent) = (caches.listing_ends.begin(directory), skep_env::now());
         let mut entries = self.ask(directory, &request).await?;
         if cursor == 0 {
             let is_whole = with_attributes && entries.end;
-            self.mount().caches.listings.note(directory, is_whole.then_some(sent));
+            caches.listings.note(directory, is_whole.then_some(sent));
+        }
+        // Do not record the end of an empty page: the next request of the kernel is not part of
+        // this listing. With the first page of an empty directory, the kernel gets `.` and `..`,
+        // and its next request belongs to this listing.
+        let last = entries.entries.last().map(|entry| entry.cursor);
+        if entries.end
+            && let Some(last) = last.or((cursor == 0).then_some(0))
+        {
+            caches.listing_ends.note(directory, number, last, sent);
         }
         for attributes in entries.entries.iter_mut().filter_map(|it| it.entry.attributes.as_mut()) {
             self.note_attributes(attributes, sent);
         }
         Ok(entries)
+    }
+
+    fn has_listed_all(&self, directory: InodeId, cursor: u64, max_age: Duration) -> bool {
+        self.mount().caches.listing_ends.take(directory, cursor, max_age, skep_env::now())
     }
 
     async fn statfs(&self) -> Result<StatFs> {

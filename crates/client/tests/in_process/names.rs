@@ -6,7 +6,7 @@ use skep_client::{Closes, Directories, InodeAttributes, Names, OpenMode, Opens, 
 use skep_types::map::Capacity;
 use skep_types::{Attributes, ErrorCode, InodeId, TargetKind};
 use skep_wire::management::Heartbeat;
-use skep_wire::metadata::{GetAttributes, Lookup, OpenSession};
+use skep_wire::metadata::{GetAttributes, Lookup, OpenSession, ReadDirectory};
 use std::time::Duration;
 
 #[test]
@@ -145,6 +145,41 @@ fn small_directory_is_listed_again_after_its_entries_expire() {
         assert_eq!(opens_after(300, true, Duration::ZERO).await, (false, 0));
         assert_eq!(opens_after(300, false, Duration::ZERO).await, (true, 1), "without attributes");
         assert_eq!(opens_after(200, true, Duration::ZERO).await, (true, 1), "two of the entries");
+    });
+}
+
+/// docs/semantics.md 1.6: after the last entry, the kernel asks for more entries, and only an empty
+/// reply ends the listing.
+#[test]
+fn end_of_a_listing_needs_no_request_of_its_own() {
+    with_client(|fake, client| async move {
+        let (root, hour) = (InodeId::ROOT, Duration::from_secs(3600));
+        // Lists the directory as the kernel does. Returns the number of entries and of requests.
+        let list = async |max_bytes: u32| {
+            let before = fake.count::<ReadDirectory>();
+            let (mut cursor, mut count, mut is_continued) = (0, 0, false);
+            while !is_continued || !client.has_listed_all(root, cursor, hour) {
+                let page = client.read_directory(root, cursor, max_bytes, true).await.unwrap();
+                count += page.entries.len();
+                match page.entries.last() {
+                    Some(last) => cursor = last.cursor,
+                    None if is_continued => break,
+                    None => {}
+                }
+                is_continued = true;
+            }
+            (count, fake.count::<ReadDirectory>() - before)
+        };
+        assert_eq!(list(300).await, (0, 1));
+        for name in ["a", "b", "c"] {
+            create(&client, name).await;
+        }
+        assert_eq!(list(300).await, (3, 1));
+        assert_eq!(list(200).await, (3, 2), "two pages");
+        // Another program opens the directory, and may have seen a file that is created now.
+        let page = client.read_directory(root, 0, 300, true).await.unwrap();
+        client.open_directory(root, hour).await.unwrap();
+        assert!(!client.has_listed_all(root, page.entries[2].cursor, hour));
     });
 }
 

@@ -28,7 +28,8 @@ pub(crate) async fn perform<F: FileSystem>(
 /// Returns the entries of a directory after a cursor. The cursors of `.` and `..` are 1 and 2. The
 /// file system assigns the cursors of all other entries (at least 256). These cursors are stable,
 /// so that a listing continues at the same entry while programs change the directory. An empty
-/// reply means the end of the directory.
+/// reply means the end of the directory. If the reply before had the last entry, this reply needs
+/// no request to metadata.
 async fn read<F: FileSystem>(
     context: &Context<F>,
     directory: InodeId,
@@ -39,6 +40,10 @@ async fn read<F: FileSystem>(
     let fs = &context.file_system;
     let begun = skep_env::now();
     let after = if cursor <= DOT_DOT { 0 } else { cursor };
+    let is_continued = cursor >= DOT_DOT;
+    if is_continued && fs.has_listed_all(directory, after, context.options.validity) {
+        return Ok(Listing::new(max_bytes, None).finish());
+    }
     let listed = fs.read_directory(directory, after, max_bytes, with_attributes).await?;
     let is_shared = |inode| fs.is_shared(inode);
     let note_shown = |attributes: &Attributes| fs.note_shown(attributes);
