@@ -297,6 +297,34 @@ fn new_files_of_users_cause_no_request_for_permissions() {
     counted.end();
 }
 
+/// A new owner clears the set-user-id bit. The reply to the creation shows that the file does not
+/// have this bit, so the mount does not request the permissions.
+#[test]
+fn chown_of_a_new_file_sends_one_request_to_metadata() {
+    let counted = Counted::new();
+    let at = counted.directory("files");
+    let kinds = ["metadata.get_attributes", "metadata.set_attributes"];
+    let before = kinds.map(|kind| counted.count(kind));
+    // The files stay open: the close of a file might run at the same time as the next `chown`.
+    let chown = |number: usize| {
+        let file = files::create_new(name(&at, number));
+        std::os::unix::fs::fchown(&file, Some(USER), None).expect("root may change the owner");
+        file
+    };
+    let open: Vec<_> = (0..CALLS).map(chown).collect();
+    let sent = || {
+        let now = kinds.map(|kind| counted.count(kind));
+        let (queries, changes) = (now[0] - before[0], now[1] - before[1]);
+        (changes >= CALLS as u64).then_some((queries, changes))
+    };
+    let ((queries, changes), _) = eventually(COUNTER_PATIENCE, sent).expect("a change per file");
+    assert_eq!(changes, CALLS as u64);
+    // Other requests of the mount may run at the same time as a few of the calls.
+    assert!(queries < CALLS as u64 / 4, "{queries} requests for attributes");
+    drop(open);
+    counted.end();
+}
+
 #[test]
 fn locks_of_an_unchanged_file_send_the_documented_requests() {
     let counted = Counted::new();

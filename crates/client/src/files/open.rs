@@ -126,11 +126,15 @@ impl Opens for Client {
         let mode = request.open;
         self.mount().handles.check_limit(mode)?;
         loop {
-            let before = self.before_open();
+            let (before, sent) = (self.before_open(), self.moment());
             let error = match self.send_create(request.clone()).await {
                 Ok((opened, is_new)) => {
                     let created = self.created(opened, mode, before)?;
                     self.note_new(&created, mode, is_new);
+                    // Programs that unpack archives change the owner of each new file.
+                    if let Some(state) = self.mount().inodes.get(created.attributes.inode) {
+                        state.know(&created.attributes, sent.after_own_change());
+                    }
                     return Ok(created);
                 }
                 Err(error) => error,

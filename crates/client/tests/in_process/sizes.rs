@@ -197,6 +197,23 @@ fn stat_after_a_lock_needs_no_request() {
     });
 }
 
+/// Programs that unpack archives change the owner of each new file. To change the owner, the mount
+/// needs the permissions of the file.
+#[test]
+fn attributes_of_a_new_file_need_no_request() {
+    with_client(|fake, client| async move {
+        let (inode, _) = create(&client, "a").await;
+        let known = || {
+            let known = client.known_attributes(inode, Duration::from_secs(3600));
+            known.map(|(it, _)| it.inode)
+        };
+        assert_eq!(known(), Some(inode));
+        create(&client, "b").await;
+        assert_eq!(known(), None, "the mount has changed another file");
+        assert_eq!(fake.count::<GetAttributes>(), 0);
+    });
+}
+
 /// Returns the size and the version in the attributes that the kernel gets before it reads from its
 /// pages.
 async fn for_reading(client: &Client, handle: HandleId) -> Option<(u64, u64)> {

@@ -23,7 +23,7 @@ const GROUP_EXECUTE: u32 = 0o010;
 ///
 /// Metadata clears these bits and no other bits. If the mount sent all permissions without the
 /// bits, it would undo a `chmod` that another mount makes at the same time.
-pub(super) fn bits_to_clear(attributes: &Attributes, caller: Caller) -> u32 {
+fn bits_to_clear(attributes: &Attributes, caller: Caller) -> u32 {
     let permissions = attributes.permissions;
     if attributes.kind == FileKind::Directory {
         return 0;
@@ -35,6 +35,34 @@ pub(super) fn bits_to_clear(attributes: &Attributes, caller: Caller) -> u32 {
         bits |= SET_GROUP_ID;
     }
     bits
+}
+
+/// Returns the bits that metadata must clear when a program changes the owner or the size of a
+/// file. Requests the attributes of the file only if the mount does not have recent ones, or if
+/// these show one of the bits.
+pub(super) async fn bits_of_change<F: FileSystem>(
+    context: &Context<F>,
+    inode: InodeId,
+    caller: Caller,
+) -> Result<u32> {
+    let fs = &context.file_system;
+    let known = fs.known_attributes(inode, context.options.validity);
+    match known.and_then(|(attributes, _)| bits_without_request(&attributes)) {
+        Some(bits) => Ok(bits),
+        None => Ok(bits_to_clear(&fs.attributes(inode).await?, caller)),
+    }
+}
+
+/// Returns the bits that metadata must clear, from attributes that may be up to a second old: both
+/// bits, if the file had neither of them. `None` means that the caller must request the attributes.
+///
+/// # Hazard: another host sets a bit at the same time
+/// Another host may have set the set-user-id bit since. If metadata kept this bit, a program with
+/// this bit could get another owner. So metadata clears both bits in the same step as it changes
+/// the owner. If the file still has neither bit, this changes nothing.
+fn bits_without_request(known: &Attributes) -> Option<u32> {
+    let both = SET_USER_ID | SET_GROUP_ID;
+    (known.kind == FileKind::Regular && known.permissions & both == 0).then_some(both)
 }
 
 /// Clears the set-user-id and set-group-id bits of a file, if it has any.
@@ -162,6 +190,17 @@ mod tests {
         check(0o2745, 0o2745);
         check(0o1777, 0o1777);
         assert_eq!(bits_to_clear(&file(FileKind::Directory, 0o6777), FOREIGN), 0);
+    }
+
+    #[test]
+    fn only_files_without_the_bits_need_no_request_for_attributes() {
+        let check = |kind, permissions, expected| {
+            assert_eq!(bits_without_request(&file(kind, permissions)), expected, "{permissions:o}");
+        };
+        check(FileKind::Regular, 0o1777, Some(0o6000));
+        check(FileKind::Regular, 0o4755, None);
+        check(FileKind::Regular, 0o2745, None);
+        check(FileKind::Directory, 0o755, None);
     }
 
     #[test]
