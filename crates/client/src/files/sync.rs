@@ -43,13 +43,15 @@ pub trait Syncs {
     /// Returns the first error, after an attempt to sync all other changes.
     fn sync_all(&self) -> impl Future<Output = Result<()>>;
 
-    /// Waits until all acknowledged changes of names and attributes are durable, for `fsync` of a
-    /// directory. Syncs all metadata groups, since each group may store inodes of the directory's
-    /// entries.
+    /// Waits until the names in a directory are durable, and all acknowledged changes of this mount
+    /// to names and attributes. Syncs the metadata group of the directory, and each other group
+    /// with changes of this mount that may not be durable. Other groups may store inodes of the
+    /// directory's entries. Such an inode got its first name at the group of the directory by a
+    /// change of both groups, and was durable when this change was acknowledged.
     ///
     /// # Errors
     /// Returns the first error, after an attempt to sync all other groups.
-    fn sync_names(&self) -> impl Future<Output = Result<()>>;
+    fn sync_names(&self, directory: InodeId) -> impl Future<Output = Result<()>>;
 }
 
 impl Syncs for Client {
@@ -101,12 +103,22 @@ impl Syncs for Client {
                 result = result.and(task.await);
             }
         }
-        result.and(self.sync_names().await)
+        result.and(self.sync_groups(self.metadata_groups()).await)
     }
 
-    async fn sync_names(&self) -> Result<()> {
+    async fn sync_names(&self, directory: InodeId) -> Result<()> {
+        let own = self.group_of(directory)?;
+        let changes = &self.mount().sessions.changes;
+        let mut groups = self.metadata_groups();
+        groups.retain(|group| *group == own || changes.has_unsynced(*group));
+        self.sync_groups(groups).await
+    }
+}
+
+impl Client {
+    /// Waits until all changes of names and attributes at these metadata groups are durable.
+    async fn sync_groups(&self, groups: Vec<GroupId>) -> Result<()> {
         let mut result = Ok(());
-        let groups = self.metadata_groups();
         let tasks: Vec<_> = groups
             .into_iter()
             .map(|group| {
@@ -124,9 +136,7 @@ impl Syncs for Client {
         }
         result
     }
-}
 
-impl Client {
     /// Waits until the bytes, the size and the name of a file are durable. Metadata syncs at the
     /// same time as storage if possible. Metadata need not sync if only the times of the file have
     /// changed.

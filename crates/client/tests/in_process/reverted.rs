@@ -46,8 +46,8 @@ fn unlink_fails_if_a_power_loss_reverted_a_link_of_the_file() {
         // error once.
         assert_eq!(client.fsync(handle).await.unwrap_err().code(), ErrorCode::Io);
         client.fsync(handle).await.unwrap();
-        assert_eq!(client.sync_names().await.unwrap_err().code(), ErrorCode::Io);
-        client.sync_names().await.unwrap();
+        assert_eq!(client.sync_names(ROOT).await.unwrap_err().code(), ErrorCode::Io);
+        client.sync_names(ROOT).await.unwrap();
         client.link(inode, ROOT, b"b").await.unwrap();
         unlink(&client, b"a").await.unwrap();
     });
@@ -58,8 +58,8 @@ fn unlink_fails_if_a_power_loss_reverted_a_link_of_the_file() {
 fn sync_right_after_a_power_loss_reports_a_reverted_link() {
     with_client(|fake, client| async move {
         file_with_reverted_link(&fake, &client).await;
-        assert_eq!(client.sync_names().await.unwrap_err().code(), ErrorCode::Io);
-        client.sync_names().await.unwrap();
+        assert_eq!(client.sync_names(ROOT).await.unwrap_err().code(), ErrorCode::Io);
+        client.sync_names(ROOT).await.unwrap();
     });
 }
 
@@ -75,8 +75,8 @@ fn change_missing_in_a_restored_copy_is_reported() {
         fake.lose_power(&copy);
         assert_eq!(unlink(&client, b"a").await, Err(ErrorCode::Io));
         assert_eq!(client.lookup(ROOT, b"a").await.unwrap().inode, inode);
-        assert_eq!(client.sync_names().await.unwrap_err().code(), ErrorCode::Io);
-        client.sync_names().await.unwrap();
+        assert_eq!(client.sync_names(ROOT).await.unwrap_err().code(), ErrorCode::Io);
+        client.sync_names(ROOT).await.unwrap();
     });
 }
 
@@ -93,7 +93,7 @@ fn lost_link_is_replayed_before_the_next_unlink() {
         unlink(&client, b"a").await.unwrap();
         assert_eq!(client.lookup(ROOT, b"b").await.unwrap().inode, inode);
         client.fsync(handle).await.unwrap();
-        client.sync_names().await.unwrap();
+        client.sync_names(ROOT).await.unwrap();
         let executed = fake.with_metadata(1, |it| it.executed.clone());
         let of_names =
             executed.iter().map(|it| it.0).filter(|it| [Link::ID, Unlink::ID].contains(it));
@@ -217,7 +217,7 @@ fn lost_link_with_a_late_reply_is_sent_again() {
         let linking = async move { linker.link(inode, ROOT, b"b").await.unwrap() };
         with_late_reply::<Link, _>(&fake, linking).await;
         assert_eq!(client.lookup(ROOT, b"b").await.unwrap().inode, inode);
-        client.sync_names().await.unwrap();
+        client.sync_names(ROOT).await.unwrap();
     });
 }
 
@@ -243,7 +243,7 @@ fn idle_mount_detects_changes_that_a_power_loss_reverted() {
     with_client(|fake, client| async move {
         let (inode, _) = create(&client, "a").await;
         let directory = client.make_directory(ROOT, b"d", NEW).await.unwrap().inode;
-        client.sync_names().await.unwrap();
+        client.sync_names(ROOT).await.unwrap();
         let before = fake.metadata_state();
         client.link(inode, directory, b"b").await.unwrap();
         fake.lose_power(&before);
@@ -262,7 +262,7 @@ fn kill_of_metadata_causes_no_report_of_lost_changes() {
         fake.with_metadata(1, |it| it.start += 1);
         unlink(&client, b"a").await.unwrap();
         client.fsync(handle).await.unwrap();
-        client.sync_names().await.unwrap();
+        client.sync_names(ROOT).await.unwrap();
         let renewals = fake.count::<KeepAlive>();
         until(|| fake.count::<KeepAlive>() > renewals + 2).await;
         assert!(fake.count::<CompareSlots>() >= 1);

@@ -192,6 +192,31 @@ fn fsync_syncs_metadata_after_changes_that_may_not_be_durable() {
     });
 }
 
+/// docs/semantics.md 3.3: the names of a directory are at one group, so the other groups need to
+/// sync only if this mount has changed something there.
+#[test]
+fn fsync_of_a_directory_syncs_only_groups_with_changes() {
+    with_client(|fake, client| async move {
+        let [_, other] = fakes::METADATA_GROUPS;
+        let there = fake.with_metadata(other, |it| *it.inodes.keys().next().unwrap());
+        // Syncs a directory. Returns the number of requests.
+        let sync = async |directory: InodeId| {
+            let before = fake.count::<SyncAll>();
+            client.sync_names(directory).await.unwrap();
+            fake.count::<SyncAll>() - before
+        };
+        create(&client, "a").await;
+        assert_eq!(sync(InodeId::ROOT).await, 1);
+        let change = SetAttributes { permissions: Some(0o700), ..set_size(there, 0) };
+        client.set_attributes(SetAttributes { size: None, ..change }).await.unwrap();
+        assert_eq!(sync(InodeId::ROOT).await, 2, "the change may not be durable");
+        assert_eq!(sync(InodeId::ROOT).await, 1);
+        create(&client, "b").await;
+        assert_eq!(sync(there).await, 2, "the new name may not be durable");
+        assert_eq!(sync(there).await, 1);
+    });
+}
+
 /// docs/semantics.md 3.5.
 #[test]
 fn fsync_reports_a_size_again_that_metadata_has_lost() {

@@ -46,10 +46,8 @@ pub(crate) async fn perform<F: FileSystem>(
             fs.fsync(handle).await?;
             ReplyBody::Empty
         }
-        // `fsync` of a directory makes all metadata targets sync, because the directory's entries
-        // may be on any of them.
-        FileRequest::SyncNames => {
-            fs.sync_names().await?;
+        FileRequest::SyncNames { directory } => {
+            fs.sync_names(directory).await?;
             ReplyBody::Empty
         }
         // Linux 6.18 sends SYNCFS only to virtiofs and fuseblk, so it does not send this request.

@@ -70,7 +70,7 @@ pub(crate) enum FileRequest {
     Flush { handle: HandleId, owner: u64 },
     Close { handle: HandleId },
     Fsync { handle: HandleId },
-    SyncNames,
+    SyncNames { directory: InodeId },
     SyncAll,
 }
 
@@ -123,7 +123,7 @@ impl FileRequest {
                 let arguments: FsyncIn = raw.arguments()?;
                 Self::Fsync { handle: HandleId::new(arguments.handle) }
             }
-            Opcode::FsyncDir => Self::SyncNames,
+            Opcode::FsyncDir => Self::SyncNames { directory: raw.node() },
             Opcode::SyncFs => Self::SyncAll,
             other => other.is_of_another_family(),
         })

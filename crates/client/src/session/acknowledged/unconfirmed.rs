@@ -1,4 +1,5 @@
-//! The changes that an unmount must still confirm, and the changes that it reports as unconfirmed.
+//! The changes that a sync or an unmount must still make durable, and the changes that an unmount
+//! reports as unconfirmed.
 
 use super::{AcknowledgedChanges, Kept};
 use crate::limits::SYNCED_AFTER;
@@ -11,6 +12,16 @@ impl AcknowledgedChanges {
     pub(crate) fn may_be_unsynced(&self, group: GroupId, session: SessionId) -> bool {
         let may_be = |kept: &mut Kept| !kept.changes.is_empty() || kept.is_replaying;
         self.of(group, session, may_be).unwrap_or(false)
+    }
+
+    /// Returns whether a group may not have synced all acknowledged changes of this mount yet, or
+    /// has lost some of them and no program has got an error for them yet.
+    pub(crate) fn has_unsynced(&self, group: GroupId) -> bool {
+        let may_be = |it: &Kept| {
+            let is_settled = it.changes.is_empty() && it.lost.is_empty() && it.stay_lost.is_empty();
+            !is_settled || it.is_replaying
+        };
+        self.with(|inner| inner.groups.get(&group).is_some_and(may_be))
     }
 
     /// Returns the number of changes at each group that the target may not have synced at the time

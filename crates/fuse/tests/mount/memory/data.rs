@@ -111,7 +111,7 @@ impl Syncs for Memory {
         self.with(|tree| tree.opened(handle).map(|node| node.syncs += 1))
     }
 
-    async fn sync_names(&self) -> Result<()> {
+    async fn sync_names(&self, _directory: InodeId) -> Result<()> {
         Ok(())
     }
 
