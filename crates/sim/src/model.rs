@@ -303,8 +303,7 @@ impl Model {
                     self.truncate(it.inode, size, attributes.truncate_generation)?;
                 }
                 let inode = self.inode_mut(it.inode)?;
-                let permissions = it.permissions.unwrap_or(inode.permissions);
-                inode.set_permissions(permissions & !it.cleared_permissions);
+                inode.set_permissions(it.permissions_after(inode.permissions));
                 inode.project = it.project.unwrap_or(inode.project);
                 if inode.kind == FileKind::Directory {
                     let hands_down = it.hands_down_project;

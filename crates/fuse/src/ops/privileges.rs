@@ -47,7 +47,7 @@ pub(super) async fn bits_of_change<F: FileSystem>(
 ) -> Result<u32> {
     let fs = &context.file_system;
     let known = fs.known_attributes(inode, context.options.validity);
-    match known.and_then(|(attributes, _)| bits_without_request(&attributes)) {
+    match known.and_then(|(attributes, _)| bits_without_request(&attributes, caller)) {
         Some(bits) => Ok(bits),
         None => Ok(bits_to_clear(&fs.attributes(inode).await?, caller)),
     }
@@ -60,9 +60,19 @@ pub(super) async fn bits_of_change<F: FileSystem>(
 /// Another host may have set the set-user-id bit since. If metadata kept this bit, a program with
 /// this bit could get another owner. So metadata clears both bits in the same step as it changes
 /// the owner. If the file still has neither bit, this changes nothing.
-fn bits_without_request(known: &Attributes) -> Option<u32> {
+///
+/// Another host may also have set the set-group-id bit, and then the group may be able to execute
+/// the file or not. If the caller may keep this bit of a file without group execute, metadata
+/// decides by the present permissions.
+fn bits_without_request(known: &Attributes, caller: Caller) -> Option<u32> {
     let both = SET_USER_ID | SET_GROUP_ID;
-    (known.kind == FileKind::Regular && known.permissions & both == 0).then_some(both)
+    if known.kind != FileKind::Regular || known.permissions & both != 0 {
+        return None;
+    }
+    match keeps_group_bit(caller.pid, known.gid) {
+        true => Some(both | SetAttributes::KEEP_SET_GROUP_ID_WITHOUT_EXECUTE),
+        false => Some(both),
+    }
 }
 
 /// Clears the set-user-id and set-group-id bits of a file, if it has any.
@@ -195,9 +205,11 @@ mod tests {
     #[test]
     fn only_files_without_the_bits_need_no_request_for_attributes() {
         let check = |kind, permissions, expected| {
-            assert_eq!(bits_without_request(&file(kind, permissions)), expected, "{permissions:o}");
+            let bits = bits_without_request(&file(kind, permissions), FOREIGN);
+            assert_eq!(bits, expected, "{permissions:o}");
         };
-        check(FileKind::Regular, 0o1777, Some(0o6000));
+        let keeping = SetAttributes::KEEP_SET_GROUP_ID_WITHOUT_EXECUTE;
+        check(FileKind::Regular, 0o1777, Some(0o6000 | keeping));
         check(FileKind::Regular, 0o4755, None);
         check(FileKind::Regular, 0o2745, None);
         check(FileKind::Directory, 0o755, None);

@@ -38,8 +38,8 @@ pub(crate) fn run<E: Engine>(
     let time = |set: SetTime| -> Timestamp { if set.now { now } else { set.at } };
     if request.permissions.is_some() || request.cleared_permissions != 0 {
         let attributes = &mut record.attributes;
-        let permissions = request.permissions.unwrap_or(attributes.permissions);
-        attributes.permissions = permissions & PERMISSION_BITS & !request.cleared_permissions;
+        let permissions = request.permissions_after(attributes.permissions);
+        attributes.permissions = permissions & PERMISSION_BITS;
         context.acl_follows_mode(&record)?;
     }
     let attributes = &mut record.attributes;

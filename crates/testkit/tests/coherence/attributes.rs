@@ -15,7 +15,7 @@ use skep_testkit::suite::Case;
 use skep_testkit::{PATIENCE, spread, wait_for};
 use std::fs::{self, OpenOptions};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -33,7 +33,21 @@ pub(crate) const CASES: &[Case<Mounts>] = skep_testkit::cases![attributes:
     project_of_a_file_limits_its_renames_and_links,
     writes_remove_capabilities_set_by_the_other_mount,
     new_capabilities_are_visible_immediately_without_caching,
+    chown_clears_only_the_required_bits_of_the_other_mount,
 ];
+
+/// docs/semantics.md 1.10: the mount has received the attributes of the file before another mount
+/// sets a bit.
+fn chown_clears_only_the_required_bits_of_the_other_mount(mounts: &Mounts) {
+    for (before, after) in [(0o4755, 0o755), (0o2755, 0o755), (0o2640, 0o2640)] {
+        let name = format!("{before:o}");
+        let (here, there) = (mounts.one.join(&name), mounts.other.join(&name));
+        let file = files::create_new(&here);
+        files::set_permissions(&there, fs::Permissions::from_mode(before));
+        std::os::unix::fs::fchown(&file, Some(1), None).or_fail("fchown", &here);
+        assert_eq!(files::metadata_of(&file).mode() & 0o7777, after, "{before:o}");
+    }
+}
 
 /// docs/semantics.md 1.11 and 1.16.
 fn xattr_changes_are_visible_immediately_on_other_mounts(mounts: &Mounts) {

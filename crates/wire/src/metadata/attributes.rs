@@ -6,6 +6,9 @@ use skep_types::{
     Timestamp, byte_enum,
 };
 
+const SET_GROUP_ID: u32 = 0o2000;
+const GROUP_EXECUTE: u32 = 0o010;
+
 record! {
     /// Reads the attributes of an inode.
     pub struct GetAttributes {
@@ -42,7 +45,8 @@ record! {
         /// New permission bits.
         pub permissions: Option<u32>,
         /// Permission bits that the target clears. It leaves all other bits as they are, so the
-        /// request never undoes a change of permissions by another client.
+        /// request never undoes a change of permissions by another client. If bit 31 is set too,
+        /// the target keeps the set-group-id bit of an inode that its group cannot execute.
         pub cleared_permissions: u32,
         /// New user id of the owner.
         pub uid: Option<u32>,
@@ -58,6 +62,24 @@ record! {
         pub accessed: Option<SetTime>,
         /// New time of the last change of the data.
         pub modified: Option<SetTime>,
+    }
+}
+
+impl SetAttributes {
+    /// Bit 31 of `cleared_permissions`. A client sets this bit if its caller may keep the
+    /// set-group-id bit of a file that its group cannot execute, and the client does not know
+    /// whether the group can execute the file now.
+    pub const KEEP_SET_GROUP_ID_WITHOUT_EXECUTE: u32 = 1 << 31;
+
+    /// Returns the permissions of the inode after this request. `present` are its permissions
+    /// before the request.
+    pub fn permissions_after(&self, present: u32) -> u32 {
+        let new = self.permissions.unwrap_or(present);
+        let mut cleared = self.cleared_permissions;
+        if cleared & Self::KEEP_SET_GROUP_ID_WITHOUT_EXECUTE != 0 && new & GROUP_EXECUTE == 0 {
+            cleared &= !SET_GROUP_ID;
+        }
+        new & !cleared
     }
 }
 

@@ -489,10 +489,7 @@ impl FakeMetadata {
             attributes.size = size;
             attributes.truncate_generation += 1;
         }
-        if let Some(permissions) = request.permissions {
-            attributes.permissions = permissions;
-        }
-        attributes.permissions &= !request.cleared_permissions;
+        attributes.permissions = request.permissions_after(attributes.permissions);
         attributes.change_counter += 1;
         Ok(SetAttributesReply { attributes: attributes.clone(), truncated })
     }

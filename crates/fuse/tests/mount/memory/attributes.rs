@@ -48,8 +48,7 @@ impl InodeAttributes for Memory {
                 Tree::resize(node, size);
             }
             let it = &mut node.attributes;
-            it.permissions = change.permissions.unwrap_or(it.permissions);
-            it.permissions &= !change.cleared_permissions;
+            it.permissions = change.permissions_after(it.permissions);
             it.uid = change.uid.unwrap_or(it.uid);
             it.gid = change.gid.unwrap_or(it.gid);
             it.accessed = change.accessed.map_or(it.accessed, chosen);

@@ -16,3 +16,21 @@ fn cleared_bits_leave_other_permissions_unchanged() {
     let changed = story.ask(1, 1, (0, 3), &clear).unwrap().attributes;
     assert_eq!(changed.permissions, 0o600);
 }
+
+/// docs/semantics.md 1.10. A client that has seen neither bit names both, since another client may
+/// have set one of them since.
+#[test]
+fn target_keeps_setgid_on_request_only_without_group_execute() {
+    let mut story = Story::begin();
+    let inode = story.create(1, (0, 1));
+    let nothing = md::SetAttributes { size: None, ..truncate(inode) };
+    let keeping = 0o6000 | md::SetAttributes::KEEP_SET_GROUP_ID_WITHOUT_EXECUTE;
+    let cases = [(0o6640, keeping, 0o2640), (0o6750, keeping, 0o750), (0o2640, 0o6000, 0o640)];
+    for (number, (mode, cleared_permissions, expected)) in (0..).zip(cases) {
+        let chmod = md::SetAttributes { permissions: Some(mode), ..nothing.clone() };
+        story.ask(1, 2, (0, 1 + number), &chmod).unwrap();
+        let chown = md::SetAttributes { cleared_permissions, uid: Some(7), ..nothing.clone() };
+        let changed = story.ask(1, 1, (0, 2 + number), &chown).unwrap().attributes;
+        assert_eq!(changed.permissions, expected, "{mode:o}");
+    }
+}
