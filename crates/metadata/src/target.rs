@@ -118,6 +118,8 @@ impl<E: Engine> MetadataTarget<E> {
         self.restart_leases_after_pause(now);
         self.shared.now = now;
         self.shared.wall.read(now, wall);
+        // Before the events, so that the background jobs find the work items of these changes.
+        self.store_safe()?;
         if self.shipper.begin_batch(now) {
             self.gates.restart_sync_wait(now);
         }
@@ -175,7 +177,7 @@ impl<E: Engine> MetadataTarget<E> {
 
     /// Returns the time at which the caller must send [`Event::Tick`] at the latest.
     pub fn next_tick(&self) -> Duration {
-        if self.background.is_ending_sessions() {
+        if self.background.is_ending_sessions() || self.has_to_store() {
             return self.shared.now;
         }
         let due = self.operations.next_due().into_iter().chain(self.gates.next_due());
@@ -185,12 +187,13 @@ impl<E: Engine> MetadataTarget<E> {
         due.fold(self.shared.now + LONGEST_WAIT, Duration::min)
     }
 
-    /// Whether the target has no operation, no call in flight and no change that some serving
-    /// member has not synced.
+    /// Whether the target has no operation, no call in flight, no change that some serving member
+    /// has not synced, and no *safe* change that the store lacks.
     pub fn is_idle(&self) -> bool {
         self.operations.is_empty()
             && self.calls.is_empty()
             && !self.gates.has_unsafe()
+            && !self.has_to_store()
             && !self.background.is_ending_sessions()
     }
 

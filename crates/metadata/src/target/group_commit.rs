@@ -1,6 +1,7 @@
 //! Group commit: one sync of the log covers the changes of many operations. This module owns the
 //! order in which log records, calls and replies leave the target, and decides when a sync begins.
-//! It also releases the replies and calls that have waited for the log.
+//! It also releases the replies and calls that have waited for the log, and applies *safe* changes
+//! to the store, if possible after the replies have left.
 
 use super::events::Action;
 use super::gates::{PendingReply, ReplyGate};
@@ -53,7 +54,21 @@ impl<E: Engine> MetadataTarget<E> {
         self.shared.numbers.safe(safe);
         self.shared.starts.safe(safe);
         self.operations.wake_unsafe();
-        if let Some(stored) = self.table.store(safe)? {
+        // Replies do not depend on the store, because the log has the changes and the table serves
+        // them from memory. So the replies and the next sync do not wait for the store: the next
+        // batch begins with it.
+        if self.batch.replies.is_empty() { self.store_safe() } else { Ok(()) }
+    }
+
+    /// Whether the store lacks changes that the target has released as *safe* and can apply now.
+    pub(super) fn has_to_store(&self) -> bool {
+        self.table.has_to_store(self.released)
+    }
+
+    /// Applies the layers of changes that the target has released as *safe* to the store, and
+    /// passes their work items to the background jobs.
+    pub(super) fn store_safe(&mut self) -> Result<()> {
+        if let Some(stored) = self.table.store(self.released)? {
             self.background.after_store(stored, &self.shared);
             if self.checkpoints.begin(self.shared.limits.checkpoint_log_bytes) {
                 self.batch.actions.push(Action::Checkpoint { lsn: stored });

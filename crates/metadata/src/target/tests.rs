@@ -241,6 +241,10 @@ impl Story {
                 Action::Truncate { after } => panic!("a primary removes no record after {after}"),
             }
         }
+        if self.target.has_to_store() {
+            // The target requests its next batch immediately.
+            next.extend(self.run(Vec::new()));
+        }
         if next.is_empty() && self.target.gates.has_unsynced() {
             next.push(Event::Tick);
         }

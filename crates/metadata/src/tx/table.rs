@@ -21,8 +21,9 @@ use skep_types::{Lsn, Result};
 use std::collections::{BTreeMap, VecDeque};
 
 /// Maximum number of layers. If a sync begins when all layers are in use, it extends the last
-/// layer. In a group of one member, each sync ends before the next sync begins, so there is one
-/// layer at most.
+/// layer. In a group of one member, each sync ends before the next sync begins. So there are two
+/// layers at most: the changes of the last sync until the next batch applies them to the engine,
+/// and the changes of the next sync.
 const MAX_LAYERS: usize = 3;
 
 /// The logged changes that one sync covers, or several syncs if all layers were in use.
@@ -83,8 +84,8 @@ impl<E: Engine> Table<E> {
         self.get(key)?.map(|value| decode_value(key, &value)).transpose()
     }
 
-    /// Returns the *safe* value of a key, which is the value in the engine without the changes in
-    /// memory.
+    /// Returns the value of a key in the engine, without the changes in memory. The value is
+    /// *safe*. A newer value may be *safe* too, until the next batch applies it to the engine.
     pub(crate) fn get_safe<T: Codec>(&self, key: &[u8]) -> Result<Option<T>> {
         self.engine.get(key)?.map(|value| decode_value(key, &value)).transpose()
     }
@@ -181,6 +182,10 @@ impl<E: Engine> Table<E> {
     /// Begins a sync of all logged changes. `last` is the last logged record.
     pub(crate) fn begin_sync(&mut self, last: Lsn) {
         let changes = std::mem::take(&mut self.current);
+        if changes.is_empty() {
+            // The newest layer already has the changes of the last record, or the engine has them.
+            return;
+        }
         // If all layers are in use, extend the last layer. An extension of the first layer would
         // delay its records, and with fast syncs they might never reach the engine.
         let is_full = self.layers.len() >= MAX_LAYERS;
@@ -191,6 +196,11 @@ impl<E: Engine> Table<E> {
             }
             None => self.layers.push_back(Layer { last, changes }),
         }
+    }
+
+    /// Whether [`Self::store`] would apply a layer to the engine. `safe` is the last safe record.
+    pub(crate) fn has_to_store(&self, safe: Lsn) -> bool {
+        self.layers.front().is_some_and(|layer| layer.last <= safe)
     }
 
     /// Applies the layers whose records are all *safe* to the engine. `safe` is the last safe

@@ -136,7 +136,7 @@ impl Story {
     }
 
     /// Returns the last record in the store.
-    fn last_stored(&self) -> Lsn {
+    pub(super) fn last_stored(&self) -> Lsn {
         let value = self.target.engine().get(&Key::Applied.to_bytes()).unwrap();
         value.map_or(Lsn::default(), |value| Lsn::from_bytes(&value).unwrap())
     }
