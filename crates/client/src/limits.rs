@@ -35,6 +35,10 @@ pub(crate) const MAX_REMEMBERED_VERSIONS: usize = 1 << 18;
 /// needs the attributes if a program still has a removed directory or special file open. Each inode
 /// takes 140 bytes.
 pub(crate) const MAX_REMEMBERED_SPECIAL: usize = 1 << 14;
+/// Maximum number of names whose inode the mount remembers because the inode is at another metadata
+/// group than the directory. Without such a hint, a lookup takes two requests one after the other.
+/// Each name takes 32 bytes.
+pub(crate) const MAX_NAME_HINTS: usize = 1 << 16;
 /// Maximum number of inodes in the table of inodes without extended attributes. Each inode takes 32
 /// bytes.
 pub(crate) const MAX_REMEMBERED_XATTR_ABSENCE: usize = 1 << 16;

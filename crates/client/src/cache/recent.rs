@@ -1,79 +1,100 @@
-//! A bounded table from inode to value. A full table evicts the values that were recorded first.
+//! A bounded table from inode, or another key, to value. A full table evicts the values that were
+//! recorded first.
 
 use crate::files::handles::part_of;
 use crate::limits::TABLE_PARTS;
 use skep_types::InodeId;
 use std::collections::HashMap;
+use std::hash::Hash;
 use std::sync::{Mutex, PoisonError};
 
-/// Values for a limited number of inodes. A full table evicts the values that were recorded first.
+/// A key of a table.
+pub(crate) trait TableKey: Copy + Eq + Hash {
+    /// Returns a number that selects the part of the table that contains the key.
+    fn number(self) -> u64;
+}
+
+impl TableKey for InodeId {
+    fn number(self) -> u64 {
+        self.raw()
+    }
+}
+
+/// Values for a limited number of keys. A full table evicts the values that were recorded first.
 #[derive(Debug)]
-pub(crate) struct Recent<V> {
+pub(crate) struct Recent<V, K = InodeId> {
     /// Each mutex protects one part of the table. No thread locks two parts at the same time.
-    parts: Vec<Mutex<TablePart<V>>>,
-    /// Maximum number of inodes in the map `young` of each part of the table.
+    parts: Vec<Mutex<TablePart<V, K>>>,
+    /// Maximum number of keys in the map `young` of each part of the table.
     most: usize,
 }
 
 #[derive(Debug)]
-struct TablePart<V> {
-    young: HashMap<InodeId, V>,
+struct TablePart<V, K = InodeId> {
+    young: HashMap<K, V>,
     /// The previous content of `young`; replaced each time `young` is full.
-    old: HashMap<InodeId, V>,
+    old: HashMap<K, V>,
 }
 
-impl<V: Clone> Recent<V> {
-    /// Creates a table for at most `most` inodes.
+impl<V: Clone, K: TableKey> Recent<V, K> {
+    /// Creates a table for at most `most` keys.
     pub(crate) fn new(most: usize) -> Self {
         let part = || Mutex::new(TablePart { young: HashMap::new(), old: HashMap::new() });
         Self { parts: (0..TABLE_PARTS).map(|_| part()).collect(), most: most / TABLE_PARTS / 2 }
     }
 
-    /// Returns the value of an inode, if the table has one.
-    pub(crate) fn get(&self, inode: InodeId) -> Option<V> {
-        self.with(inode, |part| part.get(inode).cloned())
+    /// Returns the value of a key, if the table has one.
+    pub(crate) fn get(&self, key: K) -> Option<V> {
+        self.with(key, |part| part.get(key).cloned())
     }
 
-    /// Records a value for an inode, and returns the previous value of the inode.
-    pub(crate) fn note(&self, inode: InodeId, value: V) -> Option<V> {
-        self.with(inode, |part| part.note(inode, value, self.most))
+    /// Records a value for a key, and returns the previous value of the key.
+    pub(crate) fn note(&self, key: K, value: V) -> Option<V> {
+        self.with(key, |part| part.note(key, value, self.most))
     }
 
     /// Records the value that `f` computes from the previous value.
-    pub(crate) fn update(&self, inode: InodeId, f: impl FnOnce(Option<&V>) -> V) {
-        self.with(inode, |part| {
-            let value = f(part.get(inode));
-            part.note(inode, value, self.most);
+    pub(crate) fn update(&self, key: K, f: impl FnOnce(Option<&V>) -> V) {
+        self.with(key, |part| {
+            let value = f(part.get(key));
+            part.note(key, value, self.most);
         });
     }
 
-    /// Replaces the value of an inode if the table has a value and `f` computes a new value from
-    /// it.
-    pub(crate) fn update_if(&self, inode: InodeId, f: impl FnOnce(&V) -> Option<V>) {
-        self.with(inode, |part| {
-            if let Some(value) = part.get(inode).and_then(f) {
-                part.note(inode, value, self.most);
+    /// Replaces the value of a key if the table has a value and `f` computes a new value from it.
+    pub(crate) fn update_if(&self, key: K, f: impl FnOnce(&V) -> Option<V>) {
+        self.with(key, |part| {
+            if let Some(value) = part.get(key).and_then(f) {
+                part.note(key, value, self.most);
             }
         });
     }
 
-    fn with<T>(&self, inode: InodeId, f: impl FnOnce(&mut TablePart<V>) -> T) -> T {
-        let part = &self.parts[part_of(inode.raw())];
+    /// Removes the value of a key.
+    pub(crate) fn remove(&self, key: K) {
+        self.with(key, |part| {
+            part.young.remove(&key);
+            part.old.remove(&key);
+        });
+    }
+
+    fn with<T>(&self, key: K, f: impl FnOnce(&mut TablePart<V, K>) -> T) -> T {
+        let part = &self.parts[part_of(key.number())];
         f(&mut part.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-impl<V> TablePart<V> {
-    fn get(&self, inode: InodeId) -> Option<&V> {
-        self.young.get(&inode).or_else(|| self.old.get(&inode))
+impl<V, K: TableKey> TablePart<V, K> {
+    fn get(&self, key: K) -> Option<&V> {
+        self.young.get(&key).or_else(|| self.old.get(&key))
     }
 
-    fn note(&mut self, inode: InodeId, value: V, most: usize) -> Option<V> {
+    fn note(&mut self, key: K, value: V, most: usize) -> Option<V> {
         if self.young.len() >= most {
             self.old = std::mem::take(&mut self.young);
         }
-        let before = self.young.insert(inode, value);
-        before.or_else(|| self.old.remove(&inode))
+        let before = self.young.insert(key, value);
+        before.or_else(|| self.old.remove(&key))
     }
 }
 

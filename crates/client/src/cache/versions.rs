@@ -22,6 +22,7 @@
 
 use crate::cache::listing_ends::ListingEnds;
 use crate::cache::listings::Listings;
+use crate::cache::name_hints::NameHints;
 use crate::cache::recent::Recent;
 use crate::limits::MAX_REMEMBERED_VERSIONS;
 use skep_types::{Attributes, InodeId};
@@ -35,6 +36,8 @@ pub(crate) struct CachedVersions {
     pub(crate) listings: Listings,
     /// The ends of the listings that the kernel is reading.
     pub(crate) listing_ends: ListingEnds,
+    /// The inodes that names at another group had when the kernel last looked them up.
+    pub(crate) name_hints: NameHints,
 }
 
 /// The version of the attributes that the mount last sent to the kernel.
@@ -49,8 +52,13 @@ struct ShownVersion {
 impl CachedVersions {
     pub(crate) fn new() -> Self {
         let most = MAX_REMEMBERED_VERSIONS;
-        let (listings, listing_ends) = (Listings::new(), ListingEnds::new());
-        Self { pages: Recent::new(most), attributes: Recent::new(most), listings, listing_ends }
+        Self {
+            pages: Recent::new(most),
+            attributes: Recent::new(most),
+            listings: Listings::new(),
+            listing_ends: ListingEnds::new(),
+            name_hints: NameHints::new(),
+        }
     }
 
     /// Returns whether the table has a cached version of the file's data or of the directory's

@@ -134,17 +134,44 @@ pub trait Names {
 impl Names for Client {
     async fn lookup(&self, directory: InodeId, name: &[u8]) -> Result<Attributes> {
         let request = Lookup { directory, name: name.into() };
+        let hints = &self.mount().caches.name_hints;
+        let key = hints.key(directory, name);
         let mut lookups = 1;
         // Retry: looks the name up again without a pause, at most `MAX_LOOKUPS` times, if another
         // client has removed the inode that the name referred to. The group of the directory and
-        // the group of the inode reply one after the other, and the name may always have referred
-        // to an inode.
+        // the group of the inode do not reply at the same moment, and the name may always have
+        // referred to an inode.
         loop {
-            let sent = skep_env::now();
-            let reply = self.ask(directory, &request).await?;
-            let error = match self.attributes_of(reply, sent).await {
+            let (sent, hinted) = (skep_env::now(), hints.get(key));
+            // The end of this iteration cancels the task if its result is not needed.
+            let early = hinted.map(|inode| {
+                let client = self.clone();
+                skep_env::spawn(async move { client.fetch_attributes(inode).await })
+            });
+            let reply = self.ask(directory, &request).await;
+            let without = reply.as_ref().ok().filter(|it| it.attributes.is_none());
+            let found = without.map(|it| it.inode);
+            if hinted.is_some() && hinted != found {
+                hints.forget(key);
+            }
+            let reply = reply?;
+            let early = match early {
+                Some(task) if hinted == found => task.await.ok(),
+                _ => None,
+            };
+            let result = match early {
+                Some(attributes) => Ok(attributes),
+                None => self.attributes_of(reply, sent).await,
+            };
+            let error = match result {
                 Err(error) if lookups < MAX_LOOKUPS => error,
-                result => return result,
+                Err(error) => return Err(error),
+                Ok(attributes) => {
+                    if let Some(inode) = found.filter(|it| self.is_elsewhere(*it, directory)) {
+                        hints.note(key, inode);
+                    }
+                    return Ok(attributes);
+                }
             };
             if !matches!(error.code(), ErrorCode::NotFound | ErrorCode::Stale) {
                 return Err(error);
@@ -242,6 +269,11 @@ impl Names for Client {
 }
 
 impl Client {
+    /// Whether another metadata group than the group of the directory serves the inode.
+    fn is_elsewhere(&self, inode: InodeId, directory: InodeId) -> bool {
+        self.group_of(inode).ok() != self.group_of(directory).ok()
+    }
+
     /// Returns the attributes in the reply to a request that the client sent at the time `sent`. If
     /// the reply contains none, requests them from the group that serves the inode.
     async fn attributes_of(&self, reply: EntryReply, sent: Duration) -> Result<Attributes> {

@@ -9,13 +9,22 @@ use skep_wire::management::Heartbeat;
 use skep_wire::metadata::{GetAttributes, Lookup, OpenSession, ReadDirectory};
 use std::time::Duration;
 
+/// Gives a name in the root directory, which is at the first metadata group, to an inode.
+fn set_name(fake: &FakeCluster, name: &[u8], inode: InodeId) {
+    fake.with_metadata(METADATA_GROUPS[0], |it| {
+        it.entries.insert((InodeId::ROOT, name.into()), inode);
+    });
+}
+
 #[test]
 fn lookup_sends_only_one_request() {
     with_client(|fake, client| async move {
         let (inode, _) = create(&client, "a").await;
         let before = fake.count::<Lookup>();
-        assert_eq!(client.lookup(InodeId::ROOT, b"a").await.unwrap().inode, inode);
-        assert_eq!(fake.count::<Lookup>(), before + 1);
+        for repetition in 1..=2 {
+            assert_eq!(client.lookup(InodeId::ROOT, b"a").await.unwrap().inode, inode);
+            assert_eq!(fake.count::<Lookup>(), before + repetition);
+        }
         assert_eq!(fake.count::<GetAttributes>(), 0);
         assert_eq!(fake.count::<OpenSession>(), 1);
         let error = client.lookup(InodeId::ROOT, b"b").await.unwrap_err();
@@ -44,25 +53,59 @@ fn attributes_come_from_the_group_of_the_shard_of_the_inode() {
 #[test]
 fn lookup_finds_the_new_file_of_a_replaced_name() {
     with_client(|fake, client| async move {
-        let [here, there] = METADATA_GROUPS;
-        let set_name = |fake: &FakeCluster, inode| {
-            fake.with_metadata(here, |it| {
-                it.entries.insert((InodeId::ROOT, b"a"[..].into()), inode)
-            })
-        };
+        let there = METADATA_GROUPS[1];
         let [old, new] =
             [b"old", b"new"].map(|it| fake.with_metadata(there, |at| at.make_file(it)));
-        set_name(&fake, old);
+        set_name(&fake, b"a", old);
         let looking = {
             let client = client.clone();
             async move { client.lookup(InodeId::ROOT, b"a").await }
         };
         let looking = begin_held::<GetAttributes, _>(&fake, looking).await;
-        set_name(&fake, new);
+        set_name(&fake, b"a", new);
         fake.with_metadata(there, |it| it.inodes.remove(&old));
         fake.state.borrow_mut().hold = None;
         assert_eq!(looking.await.unwrap().inode, new);
         assert_eq!(fake.count::<Lookup>(), 2);
+    });
+}
+
+#[test]
+fn repeated_lookup_asks_both_groups_at_the_same_time() {
+    with_client(|fake, client| async move {
+        let inode = fake.with_metadata(METADATA_GROUPS[1], |it| it.make_file(b"a"));
+        set_name(&fake, b"a", inode);
+        let sent = |fake: &FakeCluster| (fake.count::<Lookup>(), fake.count::<GetAttributes>());
+        client.lookup(InodeId::ROOT, b"a").await.unwrap();
+        let (lookups, requests) = sent(&fake);
+        let looking = async move { client.lookup(InodeId::ROOT, b"a").await };
+        let looking = begin_held::<Lookup, _>(&fake, looking).await;
+        // The request for the attributes does not wait for the reply to the lookup.
+        until(|| sent(&fake) == (lookups + 1, requests + 1)).await;
+        fake.state.borrow_mut().hold = None;
+        assert_eq!(looking.await.unwrap().inode, inode);
+        assert_eq!(sent(&fake), (lookups + 1, requests + 1));
+    });
+}
+
+/// docs/semantics.md 1.2.
+#[test]
+fn repeated_lookup_shows_changes_of_the_name_and_attributes() {
+    with_client(|fake, client| async move {
+        let there = METADATA_GROUPS[1];
+        let [old, new] =
+            [b"old", b"new"].map(|it| fake.with_metadata(there, |at| at.make_file(it)));
+        set_name(&fake, b"a", old);
+        assert_eq!(client.lookup(InodeId::ROOT, b"a").await.unwrap().inode, old);
+        fake.with_metadata(there, |it| it.inodes.get_mut(&old).unwrap().attributes.size = 7);
+        assert_eq!(client.lookup(InodeId::ROOT, b"a").await.unwrap().size, 7);
+        set_name(&fake, b"a", new);
+        assert_eq!(client.lookup(InodeId::ROOT, b"a").await.unwrap().inode, new);
+        fake.with_metadata(METADATA_GROUPS[0], |it| it.entries.clear());
+        let error = client.lookup(InodeId::ROOT, b"a").await.unwrap_err();
+        assert_eq!(error.code(), ErrorCode::NotFound);
+        let here = fake.with_metadata(METADATA_GROUPS[0], |it| it.make_file(b"a"));
+        assert_eq!(client.lookup(InodeId::ROOT, b"a").await.unwrap().inode, here);
     });
 }
 
