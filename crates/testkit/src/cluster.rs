@@ -1,12 +1,12 @@
 //! Starts, mounts and stops a test's own cluster with the program `skep`. The test may kill the
 //! processes of its cluster.
 
-use crate::feature_level;
 use crate::files;
 use crate::process::{self, Process};
 use crate::program::{Finished, clean_up, finish};
 use crate::proxy::Proxy;
 use crate::scratch::{Scratch, mounts_below};
+use crate::shape::{Shape, Transport};
 use crate::view::Typed;
 use crate::wait::PATIENCE;
 use crate::wait::wait_for;
@@ -22,71 +22,6 @@ use std::time::Duration;
 const UP_PATIENCE: Duration = Duration::from_secs(200);
 /// Extended attribute of a mount's root directory that contains the name of the transport.
 pub(crate) const TRANSPORT_ATTRIBUTE: &str = "user.skep.transport";
-
-/// How the kernel passes requests to the mount.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Transport {
-    /// FUSE requests over io_uring.
-    Uring,
-    /// FUSE requests by reads from and writes to /dev/fuse.
-    Device,
-}
-
-impl Transport {
-    /// The two transports.
-    pub const ALL: [Self; 2] = [Self::Uring, Self::Device];
-
-    /// Returns the name of the transport, as in the option of the mount and in the attribute of the
-    /// mount's root directory.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Uring => "uring",
-            Self::Device => "device",
-        }
-    }
-}
-
-/// How many services and targets a cluster has, and the options of its start.
-#[derive(Debug, Clone)]
-pub struct Shape {
-    /// Number of metadata targets.
-    pub metadata_targets: usize,
-    /// Number of storage services.
-    pub storage_services: usize,
-    /// Number of storage targets of each storage service.
-    pub targets_per_service: usize,
-    /// Transport of the mount that `skep up` creates.
-    pub transport: Transport,
-    /// Whether a monitor runs. Most tests need no monitor, and would run longer with a monitor than
-    /// without one.
-    pub monitor: bool,
-    /// Feature level of the cluster ([`crate::feature_level`]). A new cluster has level 1.
-    pub feature_level: u32,
-    /// Additional arguments for `skep up`.
-    pub more: Vec<String>,
-}
-
-impl Default for Shape {
-    fn default() -> Self {
-        Self {
-            metadata_targets: 2,
-            storage_services: 2,
-            targets_per_service: 4,
-            transport: Transport::Uring,
-            monitor: false,
-            feature_level: 1,
-            more: Vec::new(),
-        }
-    }
-}
-
-impl Shape {
-    /// Returns a shape with one service of each kind and two storage targets. This shape is for
-    /// tests that do not need a larger cluster.
-    pub fn small() -> Self {
-        Self { metadata_targets: 1, storage_services: 1, targets_per_service: 2, ..Self::default() }
-    }
-}
 
 /// Returns the path of the program under test: `skep` in the target directory of the test's own
 /// build profile.
@@ -237,7 +172,7 @@ impl Cluster {
         let cluster = Self { data, mount_point, shape, next_mount: 1, scratch: None };
         cluster.up().expect_success();
         cluster.assert_transport(&cluster.mount_point, cluster.shape.transport);
-        let level = cluster.shape.feature_level.max(feature_level::of_run());
+        let level = cluster.shape.level_of_run();
         if level > 1 {
             cluster.raise_feature_level(level);
         }

@@ -22,19 +22,6 @@ const PROBES: usize = 4;
 /// The number in the name of the next probe directory.
 static NEXT: AtomicU32 = AtomicU32::new(1);
 
-/// Returns the lowest feature level of all clusters of this run: the value of
-/// `SKEP_TEST_FEATURE_LEVEL`, or 1 if this variable is not set. With the variable, a developer can
-/// run any test on a higher level.
-///
-/// # Panics
-/// Panics if the value is not a number.
-pub(crate) fn of_run() -> u32 {
-    match std::env::var("SKEP_TEST_FEATURE_LEVEL") {
-        Ok(text) => text.parse().expect("SKEP_TEST_FEATURE_LEVEL is a number"),
-        Err(_) => 1,
-    }
-}
-
 impl Cluster {
     /// Raises the feature level of the cluster to `level`. If the cluster has several metadata
     /// services, waits until metadata stages changes of two groups. For this purpose, creates and

@@ -18,6 +18,7 @@
 //! - [`feature_level`]: clusters that stage changes of two metadata groups
 //! - [`http_request`]: the requests that programs send to servers of a test
 //! - [`loop_device`]: loop devices, which play the role of disks
+//! - [`shape`]: the size and the options of a cluster
 //! - [`spread`]: directories on different metadata groups
 //! - [`target_disk`]: a separate disk for one target. A test can cause failures of this disk
 //! - [`view`]: typed views of JSON output
@@ -62,6 +63,7 @@ pub mod proxy;
 pub mod random;
 pub mod schema;
 pub mod scratch;
+pub mod shape;
 pub mod spread;
 pub mod ssh_site;
 pub mod suite;
@@ -73,7 +75,8 @@ pub mod view;
 pub mod wait;
 pub mod workload;
 
-pub use cluster::{Cluster, Mounted, Shape, Transport};
+pub use cluster::{Cluster, Mounted};
 pub use random::Random;
 pub use scratch::Scratch;
+pub use shape::{Shape, Transport};
 pub use wait::{EndGuard, PATIENCE, eventually, seen_within, wait_for};

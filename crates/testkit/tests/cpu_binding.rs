@@ -1,7 +1,8 @@
 //! The CPUs on which services run: the settings `node.cpus` and `node.numa_node`.
 
-use skep_testkit::cluster::{Cluster, Shape, skep};
+use skep_testkit::cluster::{Cluster, skep};
 use skep_testkit::process::Process;
+use skep_testkit::shape::Shape;
 use skep_types::cpu_list;
 use std::collections::BTreeSet;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! The directories of which the mount has just received the last page of a listing. A page is one
+//! The ends of listings: the directories whose last page the mount has just received. A page is one
 //! reply of metadata.
 //!
 //! FUSE has no mark for the end of a listing. After the last entry, the kernel requests more
@@ -6,12 +6,12 @@
 //! the mount sends the empty reply without a request to metadata.
 //!
 //! # Entries that programs create meanwhile
-//! A listing may omit entries that were created after its first request (docs/semantics.md, 1.6).
+//! A listing may omit entries that were created after its first request (`docs/semantics.md`).
 //! So a page may end a listing only if the listing began before metadata sent the page:
 //! - Each request for a page, and each open of the directory, forgets the end of the page before. A
 //!   reply that arrives after such a later request records no end.
-//! - The end is valid only as long as the kernel may use cached names (1.2), from the request for
-//!   the page on.
+//! - The end is valid only as long as the kernel may use cached names from the request for the
+//!   page on.
 //! - An end serves one request of the kernel. The next request gets newer entries from metadata.
 
 use crate::cache::recent::Recent;

@@ -122,7 +122,7 @@ pub(super) fn open_whole(
 ///   target that has always served alone. No member leads in this epoch.
 ///
 /// A member of a new group of three is marked too, if its first start follows the drop of another
-/// member. It has no changes to lose, and it gets those of the primary.
+/// member. It has no changes to lose, and it gets the changes of the primary.
 ///
 /// # Errors
 /// Errors of the file system, which name the path.
