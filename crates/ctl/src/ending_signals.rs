@@ -21,8 +21,7 @@ impl EndingSignals {
     /// # Errors
     /// Returns an error if the process is out of file descriptors.
     pub(crate) fn block() -> Result<Self> {
-        let numbers: Vec<i32> =
-            NUMBERS.into_iter().filter(|number| !Signals::is_ignored(*number)).collect();
+        let numbers = Signals::not_ignored(&NUMBERS);
         // The signals stay blocked without this value.
         drop(Signals::take(&numbers)?);
         Ok(Self(numbers))

@@ -135,6 +135,13 @@ impl Signals {
         }
     }
 
+    /// Returns the signals of `numbers` that this process does not ignore. A command that handles
+    /// these signals continues if a signal arrives that its parent made it ignore, such as SIGINT
+    /// in a background command of a shell without job control.
+    pub fn not_ignored(numbers: &[i32]) -> Vec<i32> {
+        numbers.iter().copied().filter(|number| !Self::is_ignored(*number)).collect()
+    }
+
     /// Ends this process by the signal `number`, which the process has received as a value. The
     /// parent then gets the same wait status as from a program that does not handle signals.
     ///
@@ -170,6 +177,7 @@ mod tests {
         // test run may ignore any other signal.
         assert!(Signals::is_ignored(libc::SIGPIPE));
         assert!(!Signals::is_ignored(libc::SIGKILL));
+        assert_eq!(Signals::not_ignored(&[libc::SIGPIPE, libc::SIGKILL]), [libc::SIGKILL]);
     }
 
     /// Regression test: `skep stats` sent itself the signal without a change of its action. After

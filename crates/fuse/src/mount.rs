@@ -39,8 +39,8 @@ pub struct ServeOptions {
     pub workers: Option<usize>,
     /// Options for the processing of requests and for the replies to the kernel.
     pub requests: RequestOptions,
-    /// Whether SIGTERM and SIGINT unmount the file system and end the process. If true, the caller
-    /// must not have started any thread yet.
+    /// Whether SIGTERM and SIGINT unmount the file system and end the process, except signals that
+    /// the process ignores. If true, the caller must not have started any thread yet.
     pub ends_on_signals: bool,
     /// Called once, as soon as the mount serves requests.
     pub on_ready: Box<dyn FnOnce(TransportKind)>,
@@ -93,7 +93,10 @@ pub fn remount(mount_point: &Path, flags: MountFlags, read_ahead_bytes: Option<u
 /// that, according to the options, no signal ends the mount.
 pub(crate) fn take_signals(options: &ServeOptions) -> Result<Option<Signals>> {
     Ok(match options.ends_on_signals {
-        true => Some(Signals::take(&[libc::SIGTERM, libc::SIGINT])?),
+        true => {
+            let numbers = Signals::not_ignored(&[libc::SIGTERM, libc::SIGINT]);
+            Some(Signals::take(&numbers)?)
+        }
         false => None,
     })
 }

@@ -8,6 +8,19 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
+/// Returns the signal of Ctrl-C, or SIGTERM if the parent of the test has made it ignore the signal
+/// of Ctrl-C. The programs that the test starts then ignore Ctrl-C too.
+pub fn ctrl_c() -> Signal {
+    let status = files::read_to_string("/proc/self/status");
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let ignored = ignored.and_then(|it| u64::from_str_radix(it.trim(), 16).ok());
+    // Bit 0 stands for the signal with the number 1.
+    match (ignored.unwrap_or_default() >> (Signal::INT.as_raw() - 1)) & 1 {
+        0 => Signal::INT,
+        _ => Signal::TERM,
+    }
+}
+
 /// A process of the cluster under test.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Process {

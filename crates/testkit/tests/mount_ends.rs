@@ -4,7 +4,7 @@
 use rustix::process::{Pid, Signal, kill_process};
 use skep_testkit::cluster;
 use skep_testkit::files;
-use skep_testkit::process::{Process, Suspended};
+use skep_testkit::process::{Process, Suspended, ctrl_c};
 use skep_testkit::program::finish;
 use skep_testkit::{Cluster, PATIENCE, Scratch, Shape, Transport, wait_for};
 use std::fs;
@@ -60,7 +60,7 @@ fn termination_signals_end_a_mount() {
     let mut cluster = small();
     let scratch = Scratch::new();
     for transport in [Transport::Uring, Transport::Device] {
-        for signal in [Signal::TERM, Signal::INT] {
+        for signal in [Signal::TERM, ctrl_c()] {
             let mounted = cluster.mount(transport);
             let path = mounted.path().to_owned();
             mounted.signal(signal);

@@ -238,6 +238,25 @@ fn interrupted_purge_prints_and_logs_all_removed_files() {
     cluster.stop_checked(&[]);
 }
 
+/// A shell without job control makes its background commands ignore SIGINT, so Ctrl-C ends only the
+/// command in the foreground. Before the fix, this signal also ended a purge in the background.
+#[test]
+fn purge_in_the_background_of_a_script_ignores_ctrl_c() {
+    let cluster = Cluster::start(Shape::small());
+    let directory = scratch(cluster.path(), "seq 20 | xargs touch -d '40 days ago'");
+    let outside = Scratch::new();
+    let log = text(&outside.join("log"));
+    let script = "\"$1\" purge \"$2\" --by mtime --older-than 30d --apply --max-share 100% \
+        --limit-rate 10 --threads 1 --log \"$3\" &\n\
+        until [ -s \"$3\" ]; do sleep 0.1; done\n\
+        kill -INT $!\nwait $!";
+    let mut command = Command::new("sh");
+    command.args(["-c", script, "sh"]).args([&text(&program()), &text(&directory), &log]);
+    finish(&mut command, PATIENCE).expect_success();
+    assert_eq!(entries(&directory), Vec::<String>::new());
+    cluster.stop_checked(&[]);
+}
+
 #[test]
 fn purge_refuses_dangerous_arguments() {
     let cluster = Cluster::start(Shape::small());

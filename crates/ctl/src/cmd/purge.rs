@@ -178,7 +178,8 @@ pub(crate) fn run(args: &PurgeArgs) -> Result<()> {
     };
     let records = Records::new(args.log()?, args.list(lists_to_output)?);
     // Take the signals now, because no thread may have started before.
-    let signals = Signals::take(&[libc::SIGINT, libc::SIGTERM])?;
+    let numbers = Signals::not_ignored(&[libc::SIGINT, libc::SIGTERM]);
+    let signals = Signals::take(&numbers)?;
     let mut outcome = with_progress(&signals, |report| purge(&top, &options, records, report))?;
     name_users(&mut outcome);
     let as_text = |outcome: &PurgeOutcome| text::of(outcome, args.max_share);

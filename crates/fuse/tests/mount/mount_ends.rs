@@ -51,7 +51,8 @@ fn unmount_during_the_start_is_not_a_failure(transport: &str) {
 }
 
 fn termination_signal_unmounts_the_file_system(transport: &str) {
-    for signal in [libc::SIGTERM, libc::SIGINT] {
+    // The server ignores the same signals as its parent, this process.
+    for signal in skep_env::Signals::not_ignored(&[libc::SIGTERM, libc::SIGINT]) {
         let mut it = mounted(transport);
         fs::write(it.join("file"), "x").unwrap();
         it.signal(signal);

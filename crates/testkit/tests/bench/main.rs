@@ -3,7 +3,7 @@
 
 mod stopped_runs;
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, kill_process};
 use serde_json::Value;
 use skep_testkit::files;
 use skep_testkit::program::{Finished, finish};
@@ -489,7 +489,7 @@ fn storage_bench_refuses_invalid_options_and_leaves_no_file() {
         child
     };
     let mut child = endless();
-    kill_process(Pid::from_child(&child), Signal::INT).expect("our own child");
+    kill_process(Pid::from_child(&child), process::ctrl_c()).expect("our own child");
     wait_for("the interrupted benchmark ends", PATIENCE, || child.try_wait().expect("our child"));
     assert_eq!(left_on_targets(&cluster), Vec::<PathBuf>::new());
     // After its restart, a killed service removes the files of the benchmark.

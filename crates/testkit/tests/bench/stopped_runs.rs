@@ -126,7 +126,7 @@ fn io_bench_ends_when_a_process_makes_no_progress() {
 fn io_bench_removes_its_files_after_ctrl_c_and_kill() {
     let mut run = Endless::start(&["--output", "json"]);
     run.wait_for_repetitions();
-    run.signal(Signal::INT);
+    run.signal(process::ctrl_c());
     let ended = run.end();
     assert_eq!(ended.outcome["failure"], "interrupted", "{}", ended.error);
     run.wait_for_clean();

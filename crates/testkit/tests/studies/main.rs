@@ -5,8 +5,9 @@ mod plans;
 mod reports;
 mod runs;
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, kill_process};
 use serde_json::Value;
+use skep_testkit::process::ctrl_c;
 use skep_testkit::program::{Finished, finish};
 use skep_testkit::schema::{check, check_lines};
 use skep_testkit::{Scratch, cluster, files, wait_for};
@@ -81,7 +82,7 @@ fn interrupt(
         (lines.len() > 4).then_some(lines)
     });
     before_the_signal();
-    kill_process(Pid::from_child(&child), Signal::INT).expect("our own child");
+    kill_process(Pid::from_child(&child), ctrl_c()).expect("our own child");
     let status = wait_for("the interrupted study ends", STUDY_PATIENCE, || {
         child.try_wait().expect("our own child")
     });

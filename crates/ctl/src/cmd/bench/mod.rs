@@ -172,16 +172,17 @@ fn warm_ups(phases: impl IntoIterator<Item = (&'static str, Vec<f64>)>) -> Strin
     phases.into_iter().filter_map(line).collect()
 }
 
-/// Makes Ctrl-C and SIGTERM interrupt the run. An interrupted run cleans up and reports the results
-/// that it has so far. The caller must call this function before any other thread starts.
+/// Makes Ctrl-C and SIGTERM interrupt the run, unless the parent of this process made it ignore
+/// them. An interrupted run cleans up and reports the results that it has so far. The caller must
+/// call this function before any other thread starts.
 fn end_on_signals() -> Result<()> {
-    const NUMBERS: [i32; 2] = [libc::SIGINT, libc::SIGTERM];
+    let numbers = skep_env::Signals::not_ignored(&[libc::SIGINT, libc::SIGTERM]);
     // Blocks the signals in this thread and in all threads that this thread starts after this call.
     // The thread that is started below waits for the signals.
-    drop(skep_env::Signals::take(&NUMBERS)?);
-    skep_env::spawn_thread("signals".into(), None, || {
-        let waited = skep_env::block_on(async {
-            let signals = skep_env::Signals::take(&NUMBERS)?;
+    drop(skep_env::Signals::take(&numbers)?);
+    skep_env::spawn_thread("signals".into(), None, move || {
+        let waited = skep_env::block_on(async move {
+            let signals = skep_env::Signals::take(&numbers)?;
             signals.next().await
         });
         // If waiting fails, the thread ends. The signals then stay blocked and have no effect.

@@ -18,7 +18,8 @@ pub(super) fn follow_signals() -> Result<()> {
     drop(skep_env::Signals::take(&NUMBERS)?);
     // The new thread also blocks the signals that end the mount. Without the block, the default
     // action of these signals in the new thread would kill the process before it unmounts.
-    drop(skep_env::Signals::take(&[libc::SIGTERM, libc::SIGINT])?);
+    let ending = skep_env::Signals::not_ignored(&[libc::SIGTERM, libc::SIGINT]);
+    drop(skep_env::Signals::take(&ending)?);
     skep_env::spawn_thread("skep-log-level".into(), None, move || {
         let followed = skep_env::block_on(async move {
             let signals = skep_env::Signals::take(&NUMBERS)?;

@@ -210,16 +210,17 @@ fn print_progress(what: &str) {
 }
 
 /// Makes the first Ctrl-C or SIGTERM end the study after its current run, and the second signal
-/// also interrupt this run. The caller must call this function before any other thread starts.
+/// also interrupt this run. A signal that the parent of this process made it ignore has no effect.
+/// The caller must call this function before any other thread starts.
 fn stop_on_signals() -> Result<()> {
-    const NUMBERS: [i32; 2] = [libc::SIGINT, libc::SIGTERM];
+    let numbers = skep_env::Signals::not_ignored(&[libc::SIGINT, libc::SIGTERM]);
     // Blocks the signals in this thread and in all threads that this thread starts after this call.
     // The thread that is started below waits for the signals.
-    drop(skep_env::Signals::take(&NUMBERS)?);
-    skep_env::spawn_thread("signals".into(), None, || {
+    drop(skep_env::Signals::take(&numbers)?);
+    skep_env::spawn_thread("signals".into(), None, move || {
         // If waiting fails, the thread ends. The signals then stay blocked and have no effect.
-        let _ = skep_env::block_on(async {
-            let signals = skep_env::Signals::take(&NUMBERS)?;
+        let _ = skep_env::block_on(async move {
+            let signals = skep_env::Signals::take(&numbers)?;
             signals.next().await?;
             STOP.store(true, Ordering::Relaxed);
             print_progress(
