@@ -7,6 +7,7 @@
 
 use crate::hosts::{Host, Role};
 use crate::text_hash::text_hash;
+use std::fmt::Write;
 
 /// The user that the units need, for `systemd-sysusers`.
 const USER: (&str, &str) =
@@ -61,12 +62,38 @@ pub(crate) fn drop_in_path(cluster: &str, role: Role) -> String {
     format!("/etc/systemd/system/skep-{role}@{cluster}.service.d/disks.conf")
 }
 
-/// Returns the drop-in file for the unit of a service. systemd starts the service only after it has
-/// mounted the disks of the service. `None` means that the service has no disks.
+/// Returns the drop-in file for the unit of a service. At boot, systemd starts the service after it
+/// has tried to mount the disks of the service. `None` means that the service has no disks.
+///
+/// The unit does not require the mounts, so a service with a missing disk serves its other targets.
+/// The directory of the target on the missing disk does not exist. The service reports this target
+/// as failed, because it serves only a directory that has the identity of a target, and it opens
+/// the target when the disk is mounted. The unit does not start the mounts either (`Wants=`). A
+/// restart of the service would otherwise wait 90 s for the device of a missing disk. At boot,
+/// `local-fs.target` starts the mounts of `/etc/fstab`.
 pub(crate) fn drop_in(host: &Host, role: Role) -> Option<String> {
     let disks = host.disks.iter().filter(|disk| disk.role == role);
-    let points: Vec<_> = disks.map(|disk| disk.mount_point()).collect();
-    (!points.is_empty()).then(|| format!("[Unit]\nRequiresMountsFor={}\n", points.join(" ")))
+    let mounts: Vec<_> = disks.map(|disk| mount_unit(&disk.mount_point())).collect();
+    (!mounts.is_empty()).then(|| format!("[Unit]\nAfter={}\n", mounts.join(" ")))
+}
+
+/// Returns the name of the systemd unit that mounts a file system on a directory, as
+/// `systemd-escape --path --suffix=mount` prints it.
+fn mount_unit(point: &str) -> String {
+    let mut name = String::new();
+    for letter in point.trim_matches('/').chars() {
+        match letter {
+            '/' => name.push('-'),
+            _ if letter.is_ascii_alphanumeric() || ":_.".contains(letter) => name.push(letter),
+            _ => {
+                let mut bytes = [0; 4];
+                for byte in letter.encode_utf8(&mut bytes).bytes() {
+                    let _ = write!(name, "\\x{byte:02x}");
+                }
+            }
+        }
+    }
+    name + ".mount"
 }
 
 /// Returns the hash of [`drop_in`].
@@ -77,6 +104,8 @@ pub(crate) fn drop_in_hash(host: &Host, role: Role) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::hosts::Deployment;
+    use crate::hosts::tests::GOOD;
 
     /// systemd does not start a service whose user does not exist.
     #[test]
@@ -88,6 +117,17 @@ mod tests {
         assert!(USER.1.contains("\nu skep - "), "{}", USER.1);
         assert!(FUNCTIONS.contains("systemd-sysusers skep.conf\n"));
         assert_eq!(text("/etc/passwd"), None);
+    }
+
+    /// With `RequiresMountsFor=`, a service with several disks did not start while one was missing.
+    #[test]
+    fn missing_disk_does_not_prevent_the_start_of_a_service() {
+        let deployment = Deployment::parse(GOOD).unwrap();
+        let drop_in = drop_in(deployment.host("s1").unwrap(), Role::Storage).unwrap();
+        // `systemd-escape --path --suffix=mount` prints these names.
+        let mounts = "srv-skep-disks-nvme1n1.mount srv-skep-disks-mapper\\x2ddata.mount";
+        assert_eq!(drop_in, format!("[Unit]\nAfter={mounts}\n"));
+        assert_eq!(mount_unit("/srv/a+b@c:d_e.f"), "srv-a\\x2bb\\x40c:d_e.f.mount");
     }
 
     /// Runs `body` with the functions on a host whose program has the units `a` and `b`, with the
