@@ -11,8 +11,9 @@
 
 mod cluster;
 
+use crate::checks::failed_disk;
 use crate::config::{config, config_hash, fstab, mount_source};
-use crate::facts::{STORED, disk_uuid};
+use crate::facts::{DISKS, STORED, disk_uuid};
 use crate::hosts::{Deployment, Disk, Host, Role};
 use crate::plan::Action;
 use crate::tuning;
@@ -263,7 +264,7 @@ fn write_units(deployment: &Deployment, host: &Host) -> String {
 }
 
 fn mount_disks(deployment: &Deployment, host: &Host) -> String {
-    let mut text = String::new();
+    let mut text = DISKS.to_owned();
     for disk in &host.disks {
         let (device, point) = (&disk.device, disk.mount_point());
         let options = deployment.disks.mount(disk.role);
@@ -271,14 +272,18 @@ fn mount_disks(deployment: &Deployment, host: &Host) -> String {
         // without udev has no links for UUIDs.
         let uuid = disk_uuid(deployment, host, device);
         let link = format!("/dev/disk/by-uuid/{uuid}");
+        // Nothing works on the directory of a failed file system, so look at the mount first.
+        let failed = failed_disk(deployment, host, disk, "'\"$reason\"'");
         let _ = writeln!(
             text,
-            "make_dir {point} 755\nif is_mounted {point}; then :\n\
-             elif [ -b {link} ]; then mount -t xfs -o {options} {link} {point}\n\
+            "if is_mounted {point}; then\n\
+             if reason=$(failed_mount {point}); then die '{failed}'; fi\n\
+             else\nmake_dir {point} 755\n\
+             if [ -b {link} ]; then mount -t xfs -o {options} {link} {point}\n\
              elif [ \"$(blkid -p -s UUID -o value {device})\" = {uuid} ]; then\n\
              mount -t xfs -o {options} {device} {point}\n\
              else die \"cannot mount the disk for {point}: {device} does not have its file system \
-             any more; attach the disk again\"\nfi"
+             any more; attach the disk again\"\nfi\nfi"
         );
     }
     text

@@ -6,8 +6,8 @@
 //! [`crate::plan::judge_cluster`] checks the running cluster.
 
 use crate::config::config_hash;
-use crate::facts::{Contents, Facts, Tuning};
-use crate::hosts::{Deployment, Host, Role};
+use crate::facts::{Contents, Facts, Tuning, disk_uuid};
+use crate::hosts::{Deployment, Disk, Host, Role};
 use crate::ssh::HostProblem;
 use std::collections::BTreeMap;
 
@@ -70,7 +70,7 @@ pub fn judge(
         let Some(facts) = facts.get(&host.name) else { continue };
         judge_platform(host, program, facts, &mut verdict);
         judge_installation(deployment, program, host, facts, &mut verdict);
-        judge_places(host, facts, &mut verdict);
+        judge_places(deployment, host, facts, &mut verdict);
         judge_lost_targets(deployment, host, facts, &mut verdict);
         judge_clock(host, facts, &mut verdict);
     }
@@ -234,17 +234,38 @@ fn judge_installation(
     }
 }
 
-fn judge_places(host: &Host, facts: &Facts, verdict: &mut Verdict) {
+/// Returns the problem of a disk whose mounted file system does not work. Scripts can contain the
+/// text in single quotes.
+pub(crate) fn failed_disk(
+    deployment: &Deployment,
+    host: &Host,
+    disk: &Disk,
+    reason: &str,
+) -> String {
+    let (device, role, point) = (&disk.device, disk.role, disk.mount_point());
+    let uuid = disk_uuid(deployment, host, device);
+    format!(
+        "disk {device} [UUID {uuid}] is mounted on {point}, and its file system does not work: \
+         {reason}. If the disk works again, run `umount {point}` on this host (if the file system \
+         is in use, stop the {role} service first), and run this command again, which mounts the \
+         disk. If the disk is lost, replace it (docs/operations/deploying.md)"
+    )
+}
+
+fn judge_places(deployment: &Deployment, host: &Host, facts: &Facts, verdict: &mut Verdict) {
     for disk in &host.disks {
         let device = &disk.device;
         match facts.places.get(device) {
             Some(Contents::Missing) | None => verdict.problem(
                 host,
                 format!(
-                    "the host has no block device {device}; correct the hosts file (`lsblk` lists \
-                     block devices)"
+                    "the host has no block device {device}; attach the disk, or correct the hosts \
+                     file (`lsblk` lists block devices)"
                 ),
             ),
+            Some(Contents::Failed(reason)) => {
+                verdict.problem(host, failed_disk(deployment, host, disk, reason));
+            }
             Some(Contents::Data(what)) => verdict.problem(
                 host,
                 format!(

@@ -14,6 +14,8 @@ use std::time::Duration;
 const SCRIPT: &str = include_str!("scripts/facts.sh");
 /// The shell functions that find the data of a deployment on its host.
 pub(crate) const STORED: &str = include_str!("scripts/stored.sh");
+/// The shell functions that check the disks of a host.
+pub(crate) const DISKS: &str = include_str!("scripts/disks.sh");
 
 /// The contents of a disk or directory for a target.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,6 +28,9 @@ pub enum Contents {
     Ours,
     /// The disk belongs to this deployment and is mounted.
     Mounted,
+    /// The disk belongs to this deployment, and its mounted file system does not work any more. The
+    /// text has the reason.
+    Failed(String),
     /// This deployment has initialised a target in the directory, and the directory does not have
     /// the target any more, for example because its disk is not mounted.
     Lost,
@@ -132,14 +137,16 @@ pub struct Facts {
 
 /// Returns the script that prints the facts of a host.
 pub fn script(deployment: &Deployment, host: &Host) -> String {
-    let disk =
-        |disk: &Disk| format!("{}={}", disk.device, disk_uuid(deployment, host, &disk.device));
+    let disk = |disk: &Disk| {
+        let uuid = disk_uuid(deployment, host, &disk.device);
+        format!("{}={uuid}={}", disk.device, disk.mount_point())
+    };
     let disks: Vec<String> = host.disks.iter().map(disk).collect();
     let directories: Vec<String> =
         host.directories.iter().map(|(role, path)| format!("{role}:{path}")).collect();
     format!(
         "CLUSTER='{}' DISKS='{}' DIRECTORIES='{}' MOUNT='{}' UNITS_OPTIONS='{}'\n\
-         {}{STORED}{SCRIPT}",
+         {}{STORED}{DISKS}{SCRIPT}",
         deployment.cluster,
         disks.join(" "),
         directories.join(" "),
@@ -248,6 +255,9 @@ pub fn disk_uuid(deployment: &Deployment, host: &Host, device: &str) -> String {
 }
 
 fn disk(state: &str, is_own: bool) -> Contents {
+    if let Some(reason) = state.strip_prefix("failed ") {
+        return Contents::Failed(reason.to_owned());
+    }
     match state {
         "missing" => Contents::Missing,
         "mounted" if is_own => Contents::Mounted,
@@ -330,6 +340,8 @@ pub(crate) mod tests {
         assert_eq!(facts.places["/dev/nvme1n1"], Contents::Mounted);
         assert_eq!(facts.places["/dev/mapper/data"], Contents::Data("the disk holds xfs".into()));
         assert_eq!(facts.places["/data/skep"], Contents::Data("the directory is not empty".into()));
+        let failed = Contents::Failed("a read fails".into());
+        assert_eq!(disk("failed a read fails", false), failed, "blkid cannot read the UUID");
         assert_eq!(facts.stored, ["/data/skep", "/srv/skep/disks/sdb /dev/sdb"]);
         assert_eq!(facts.running[&Role::Storage], Running::Old);
         assert_eq!((facts.token, facts.mount), (Some(false), Some(true)));

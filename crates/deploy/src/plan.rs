@@ -233,7 +233,8 @@ fn has_other_units(host: &Host, facts: &Facts, is_replaced: bool) -> bool {
 }
 
 fn is_new(facts: &Facts, disk: &Disk) -> bool {
-    !matches!(facts.places.get(&disk.device), Some(Contents::Ours | Contents::Mounted))
+    let contents = facts.places.get(&disk.device);
+    !matches!(contents, Some(Contents::Ours | Contents::Mounted | Contents::Failed(_)))
 }
 
 fn has_config(deployment: &Deployment, host: &Host, facts: &Facts, role: Role) -> bool {

@@ -63,6 +63,11 @@ fn each_problem_names_its_host_and_a_remedy() {
         &|it| drop(it.places.insert("/dev/nvme1n1".into(), Contents::Missing)),
         &["no block device /dev/nvme1n1"],
     );
+    let failed = Contents::Failed("a read fails (Input/output error)".into());
+    check(
+        &|it| drop(it.places.insert("/dev/nvme1n1".into(), failed.clone())),
+        &["/dev/nvme1n1 [UUID ", "Input/output error", "umount /srv/skep/disks/nvme1n1"],
+    );
     check(&|it| it.clock_offset = -90.0, &["90.0 s behind", "chrony"]);
 }
 

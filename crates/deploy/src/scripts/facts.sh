@@ -1,7 +1,7 @@
 # Prints the state of a host, one fact per line: name, tab, value. Changes nothing.
-# Variables: CLUSTER, DISKS (each as DEVICE=UUID, with the UUID of its file system), DIRECTORIES (each
-# as SERVICE:PATH), MOUNT, UNITS_OPTIONS. The functions of units.sh and
-# stored.sh precede.
+# Variables: CLUSTER, DISKS (each as DEVICE=UUID=POINT, with the UUID of its file system and its mount
+# point), DIRECTORIES (each as SERVICE:PATH), MOUNT, UNITS_OPTIONS. The functions of units.sh, stored.sh
+# and disks.sh precede.
 PATH=/usr/sbin:/usr/bin:/sbin:/bin
 export PATH LC_ALL=C
 fact() { printf '%s\t%s\n' "$1" "$2"; }
@@ -23,8 +23,7 @@ done
 # Whether a device is mounted. The mount table may have another name of it: it shows the logical
 # volume /dev/vg0/target as /dev/mapper/vg0-target.
 mounted() { # device
-  number=$(stat -L -c '%t %T' "$1") || return 1
-  number=$((0x${number% *})):$((0x${number#* }))
+  number=$(device_number "$1") || return 1
   awk -v number="$number" '$3 == number { found = 1 } END { exit !found }' /proc/self/mountinfo
 }
 if [ -n "$DISKS" ]; then
@@ -36,7 +35,9 @@ if [ -e /usr/bin/skep ]; then
   fact version "$(/usr/bin/skep --version 2>/dev/null | head -n 1)"
 fi
 for item in $DISKS; do
-  device=${item%%=*} own=${item#*=} disk=${item%%=*}
+  device=${item%%=*} own=${item#*=} disk=${item%%=*} point=${item##*=}
+  own=${own%%=*}
+  if reason=$(failed_mount "$point"); then fact disk "$device failed $reason"; continue; fi
   uuid=$(blkid -p -s UUID -o value "$device" 2>/dev/null)
   # After a boot, the disk of the target may have another name, and another disk may have this name.
   if [ "$uuid" != "$own" ] && [ -b "/dev/disk/by-uuid/$own" ]; then

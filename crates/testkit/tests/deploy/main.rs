@@ -139,7 +139,7 @@ fn cluster_is_deployed_extended_upgraded_and_destroyed() {
 
 #[test]
 fn interrupted_deployment_and_removal_continue() {
-    let site = DeploySite::new(&["m1", "s1", "c1"]);
+    let mut site = DeploySite::new(&["m1", "s1", "c1"]);
     let disk = LoopDevice::with_size(DISK_BYTES);
     let storage = storage("s1", 2, &format!("storage_disks = [\"{}\"]", disk.path()));
     site.write(&[MANAGEMENT, &storage, &client("c1", 3)].concat());
@@ -155,11 +155,34 @@ fn interrupted_deployment_and_removal_continue() {
     assert!(applied.contains("verified"), "{applied}");
     let again = site.deploy("apply").expect_success();
     assert!(again.contains("verified"), "{again}");
+    check_failed_file_system(&mut site, &disk);
     site.kill_after("destroy --destroy-data", 2);
     site.kill_after("destroy --destroy-data", 3);
     site.deploy("destroy --destroy-data").expect_success();
     site.expect_unchanged(&before);
     assert_eq!(disk.signatures(), "");
+}
+
+/// Shuts down the mounted file system of a disk of `s1`, as the kernel does after an error of the
+/// disk. The next deployment must name the disk and the way out, which must work. Before the fix,
+/// the deployment accepted the file system, because it was mounted.
+fn check_failed_file_system(site: &mut DeploySite, disk: &LoopDevice) {
+    let point = format!("/srv/skep/disks/loop{}", disk.number());
+    site.host("s1").run(&format!("xfs_io -x -c shutdown {point}")).expect_success();
+    let refused = site.deploy("apply").expect_failure();
+    for words in [disk.path(), "[UUID ", "does not work: a read fails", &format!("umount {point}")]
+    {
+        assert!(refused.contains(words), "{words}: {refused}");
+    }
+    // The service may have ended already, because it has no other target.
+    let unmount = format!(
+        "kill $(cat /run/skep/storage.pid) || true\nuntil umount {point}; do sleep 0.1; done"
+    );
+    site.host("s1").run(&unmount).expect_success();
+    let repaired = site.deploy("apply --output json").expect_success();
+    for step in ["mount the disks", "start storage"] {
+        assert!(repaired.contains(&format!("\"step\": \"{step}\"")), "{step}: {repaired}");
+    }
 }
 
 /// A new directory of management would be another cluster, which the services could not join.

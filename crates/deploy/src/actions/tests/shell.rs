@@ -216,7 +216,8 @@ fn check_of_a_mount_writes_only_into_the_mount() {
 fn mount_script_mounts_only_the_disk_with_the_expected_uuid() {
     let deployment = Deployment::parse(GOOD).unwrap();
     let host = deployment.host("s1").unwrap();
-    let text = mount_disks(&deployment, host).replace("blkid ", "fake_blkid ");
+    let text_of_mount = mount_disks(&deployment, host);
+    let text = text_of_mount.replace("blkid ", "fake_blkid ");
     let [first, second] =
         ["/dev/nvme1n1", "/dev/mapper/data"].map(|it| disk_uuid(&deployment, host, it));
     let run = |uuid: &str| {
@@ -231,6 +232,52 @@ fn mount_script_mounts_only_the_disk_with_the_expected_uuid() {
     assert_eq!(run(&first), (Some(0), mounts.into()));
     let (code, text) = run("of-another-disk");
     assert!(code == Some(1) && text.starts_with("cannot mount the disk for"), "{text}");
+    let stubs = "is_mounted() { true; }\n";
+    let failed = "failed_mount() { echo 'a read fails'; }\n";
+    // The stub replaces the function of the script.
+    let text = text_of_mount.replace(DISKS, &format!("{stubs}{failed}"));
+    let (code, text) = run_script(&text);
+    assert!(code == Some(1) && text.contains("does not work: a read fails. If"), "{text}");
+    assert!(text.contains(&first) && text.contains("umount /srv/skep/disks/nvme1n1"), "{text}");
+}
+
+/// A mounted file system whose device does not work was accepted as mounted.
+#[test]
+fn failed_file_system_of_a_mounted_disk_is_detected() {
+    let place = tempfile::tempdir().unwrap();
+    let at = place.path().display().to_string();
+    std::fs::create_dir_all(place.path().join("block/8:16")).unwrap();
+    let line = |number: &str| {
+        let line = format!("36 35 {number} / {at} rw,noatime shared:1 - xfs /dev/none rw\n");
+        std::fs::write(place.path().join("mounts"), line).unwrap();
+    };
+    let functions = DISKS.replace("/proc/self/mountinfo", &format!("{at}/mounts"));
+    let functions = functions.replace("/sys/dev/block", &format!("{at}/block"));
+    let run = |stubs: &str| {
+        run_script(&format!(
+            "{functions}\ntimeout() {{ shift; \"$@\"; }}\n{stubs}\n\
+             if reason=$(failed_mount {at}); then echo \"$reason\"; else echo works; fi\n"
+        ))
+    };
+    let check = |stubs: &str, words: &str| assert_eq!(run(stubs), (Some(0), format!("{words}\n")));
+    let error = "echo 'x: error reading y: Input/output error' >&2; return 2;";
+    let same = "device_number() { echo 8:16; }\n";
+    line("8:16");
+    check("", "works");
+    check(&format!("{same}dd() {{ :; }}"), "works");
+    check(&format!("{same}dd() {{ {error} }}"), "a read fails (Input/output error)");
+    check(&format!("ls() {{ {error} }}"), "a read fails (Input/output error)");
+    check("ls() { return 124; }", "a read does not end within 20 s");
+    let closed = "dd() { echo 'dd: failed to open: Operation not permitted' >&2; return 1; }";
+    check(&format!("{same}{closed}"), "works");
+    // Another disk has the name of the device.
+    check(&format!("device_number() {{ echo 8:32; }}\ndd() {{ {error} }}"), "works");
+    line("8:32");
+    check("", "its device (/dev/none) is gone");
+    line("0:45");
+    check(&format!("ls() {{ {error} }}"), "works");
+    std::fs::write(place.path().join("mounts"), "").unwrap();
+    check("", "works");
 }
 
 #[test]
