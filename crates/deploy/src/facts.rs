@@ -352,6 +352,29 @@ pub(crate) mod tests {
         assert_eq!(facts.clock_offset, 10.0);
     }
 
+    /// After `skep target add` and `skep target replace`, the hosts file must name the new target.
+    #[test]
+    fn target_of_skep_target_add_can_enter_the_hosts_file() {
+        let place = tempfile::tempdir().unwrap();
+        let at = place.path().display();
+        for name in ["metadata", "added", "other"] {
+            std::fs::create_dir(place.path().join(name)).unwrap();
+            std::fs::write(place.path().join(name).join("skep-identity"), "id").unwrap();
+        }
+        std::fs::write(place.path().join("metadata/added-targets"), format!("{at}/added\n"))
+            .unwrap();
+        let from = SCRIPT.find("for item in $DIRECTORIES").unwrap();
+        let part = &SCRIPT[from..SCRIPT.find("for kind in management").unwrap()];
+        let part = part.replace("/srv/skep/", &format!("{at}/"));
+        let script = format!(
+            "fact() {{ echo \"$2\"; }}\nrecorded() {{ false; }}\n\
+             DIRECTORIES='metadata:{at}/added metadata:{at}/other storage:{at}/added'\n{part}"
+        );
+        let output = std::process::Command::new("sh").args(["-c", &script]).output().unwrap();
+        let expected = format!("{at}/added ours\n{at}/other target\n{at}/added target\n");
+        assert_eq!(String::from_utf8(output.stdout).unwrap(), expected);
+    }
+
     #[test]
     fn restored_copy_of_the_only_management_node_is_used() {
         let restored = |text: &str, name: &str| {

@@ -63,6 +63,10 @@ for item in $DIRECTORIES; do
   elif [ ! -e "$directory" ]; then fact directory "$directory missing"
   elif [ ! -d "$directory" ]; then fact directory "$directory no-directory"
   elif recorded "target $directory"; then fact directory "$directory ours"
+  # The service of this host has made the target for `skep target add`.
+  elif [ -e "$directory/skep-identity" ] &&
+    grep -qxF "$directory" "/srv/skep/$kind/added-targets" 2>/dev/null
+  then fact directory "$directory ours"
   elif [ -e "$directory/skep-identity" ]; then fact directory "$directory target"
   elif [ -n "$(ls -A "$directory" | grep -vx lost+found)" ]; then fact directory "$directory data"
   else fact directory "$directory empty"
