@@ -193,7 +193,8 @@ fn judge_installation(
         let text = match role {
             Role::Monitor if !host.has(Role::Monitor) => continue,
             Role::Monitor => "the file /etc/skep/monitor.toml was not written by `skep deploy`; \
-                              move the file away, or set `monitor = false` in the hosts file"
+                              write its settings into the table [monitor] of the hosts \
+                              file and move the file away, or set `monitor = false` there"
                 .to_owned(),
             _ => format!(
                 "/srv/skep/{role} has the data of a {role} service that `skep deploy` did not \

@@ -6,7 +6,13 @@ use crate::hosts::{Deployment, Host, Role};
 use crate::text_hash::text_hash;
 use std::fmt::Write;
 
+/// Directory of the monitor on its host.
+pub const MONITOR_DIRECTORY: &str = "/srv/skep/monitor";
+
 /// Returns the configuration file of a service.
+///
+/// # Panics
+/// Does not panic, because the settings of the monitor come from a TOML file.
 pub fn config(deployment: &Deployment, host: &Host, role: Role) -> String {
     let list = |items: &[String]| {
         let quoted: Vec<_> = items.iter().map(|item| format!("\"{item}\"")).collect();
@@ -20,8 +26,10 @@ pub fn config(deployment: &Deployment, host: &Host, role: Role) -> String {
     if role == Role::Monitor {
         // The file needs no token and no addresses, because the unit of the monitor names the token
         // file, and the token contains the addresses of management.
-        text += "directory = \"/srv/skep/monitor\"\n";
-        return text;
+        let mut settings = deployment.monitor.clone();
+        settings.insert("directory".into(), MONITOR_DIRECTORY.into());
+        let settings = toml::to_string(&settings);
+        return text + &settings.expect("settings of a TOML file can be written as TOML");
     }
     if role != Role::Management {
         let _ = writeln!(text, "targets = {}", list(&host.targets(role)));

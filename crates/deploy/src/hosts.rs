@@ -6,6 +6,7 @@
 //! several hosts.
 
 mod disk_settings;
+mod monitor_settings;
 mod rules;
 
 pub use disk_settings::DiskSettings;
@@ -215,6 +216,8 @@ pub struct Deployment {
     /// Whether programs on other hosts, such as Prometheus, can read the pages of metrics of the
     /// services.
     pub metrics: bool,
+    /// Settings of the monitor, as in its configuration file. Empty if the file has none.
+    pub monitor: toml::Table,
     /// The hosts, in the order of the file.
     pub hosts: Vec<Host>,
     /// Directory that contains the hosts file. Relative paths in the file are relative to this
@@ -233,8 +236,8 @@ struct File {
     mount: MountSettings,
     #[serde(default)]
     disks: DiskSettings,
-    #[serde(default = "default_monitor")]
-    monitor: bool,
+    /// Whether the cluster has a monitor, or the settings of the monitor.
+    monitor: Option<toml::Value>,
     copies: Option<u32>,
     #[serde(default)]
     metrics: bool,
@@ -247,10 +250,6 @@ struct File {
 
 fn default_cluster() -> String {
     "skep".into()
-}
-
-fn default_monitor() -> bool {
-    true
 }
 
 #[derive(Debug, Deserialize)]
@@ -309,7 +308,8 @@ impl Deployment {
         let mut problems = Vec::new();
         let mut hosts: Vec<Host> =
             file.host.into_iter().map(|entry| host(entry, file.tune, &mut problems)).collect();
-        place_monitor(file.monitor, &mut hosts, &mut problems);
+        let (has_monitor, monitor) = monitor_settings::read(file.monitor, &mut problems);
+        place_monitor(has_monitor, &mut hosts, &mut problems);
         let read = Self {
             cluster: file.cluster,
             ssh: file.ssh,
@@ -317,6 +317,7 @@ impl Deployment {
             disks: file.disks,
             copies: file.copies,
             metrics: file.metrics,
+            monitor,
             hosts,
             directory: PathBuf::new(),
         };

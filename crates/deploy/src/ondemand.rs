@@ -442,6 +442,7 @@ pub fn deployment(name: &str, mount: &str, hosts: &[String]) -> Deployment {
         disks: DiskSettings::default(),
         copies: None,
         metrics: false,
+        monitor: toml::Table::new(),
         hosts: hosts.iter().map(host).collect(),
         directory: PathBuf::new(),
     }

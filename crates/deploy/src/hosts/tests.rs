@@ -160,6 +160,34 @@ fn monitor_runs_beside_management_by_default() {
 }
 
 #[test]
+fn settings_of_the_monitor_come_from_the_hosts_file() {
+    let with = |lines: &str| GOOD.replace("[mount]", &format!("[monitor]\n{lines}\n[mount]"));
+    let config = |text: &str| {
+        let read = Deployment::parse(text).unwrap();
+        crate::config::config(&read, read.host("m1").unwrap(), Role::Monitor)
+    };
+    let directory = "directory = \"/srv/skep/monitor\"\n";
+    assert!(config(GOOD).ends_with(&format!("hosts file.\n{directory}")), "{}", config(GOOD));
+    let lines = "listen = \"0.0.0.0:7480\"\npassword_file = \"/etc/skep/it's\"\n\
+        alerts.webhook = \"http://10.0.0.9:9000/skep\"\ntls.key = \"/k\"";
+    let text = config(&with(lines));
+    let table: toml::Table = text.parse().unwrap();
+    let mut wanted: toml::Table = lines.parse().unwrap();
+    wanted.insert("directory".into(), "/srv/skep/monitor".into());
+    assert_eq!(table, wanted, "{text}");
+    for (lines, words) in [
+        ("directory = \"/d\"", "monitor.directory"),
+        ("listen = \"0.0.0.0:80\"", "monitor.listen \"0.0.0.0:80\""),
+        ("listen = 7480", "monitor.listen 7480"),
+        ("alerts.command = [\"a\\nEND\\nreboot\"]", "a line break"),
+    ] {
+        let found = problems(&with(lines));
+        assert!(found.contains(words), "{lines}: {found}");
+    }
+    assert!(problems(&format!("monitor = 1{GOOD}")).contains("invalid monitor"));
+}
+
+#[test]
 fn all_mistakes_are_reported_together() {
     let text = problems("[[host]]\nname = \"a\"\nroles = [\"x\", \"storage\"]\n");
     for word in ["'x'", "storage has no target", "management is missing", "metadata is missing"] {

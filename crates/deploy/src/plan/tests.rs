@@ -156,6 +156,13 @@ fn monitor_moves_and_stops_as_the_hosts_file_requests() {
     ];
     assert_eq!(of_monitor(&moved), expected);
     assert_eq!(of_monitor(&format!("monitor = false{GOOD}")), ["monitor: m1: stop monitor"]);
+    let configured = GOOD.replace("[mount]", "[monitor]\nhistory = \"32 MiB\"\n[mount]");
+    let expected = [
+        "install: m1: write the configuration and the systemd units",
+        "monitor: m1: stop monitor",
+        "monitor: m1: start monitor",
+    ];
+    assert_eq!(of_monitor(&configured), expected);
     let mut stopped = complete(&deployment);
     stopped.hosts.get_mut("m1").unwrap().running.remove(&Role::Monitor);
     let steps = lines(&apply(&deployment, &program(), &stopped));

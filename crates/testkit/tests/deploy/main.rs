@@ -142,7 +142,8 @@ fn interrupted_deployment_and_removal_continue() {
     let mut site = DeploySite::new(&["m1", "s1", "c1"]);
     let disk = LoopDevice::with_size(DISK_BYTES);
     let storage = storage("s1", 2, &format!("storage_disks = [\"{}\"]", disk.path()));
-    site.write(&[MANAGEMENT, &storage, &client("c1", 3)].concat());
+    let monitor = "[monitor]\nhistory = \"32 MiB\"\n";
+    site.write(&[monitor, MANAGEMENT, &storage, &client("c1", 3)].concat());
     let before = site.contents();
     // Each run continues where the previous, killed run ended, and completes at least one further
     // step.
@@ -155,6 +156,8 @@ fn interrupted_deployment_and_removal_continue() {
     assert!(applied.contains("verified"), "{applied}");
     let again = site.deploy("apply").expect_success();
     assert!(again.contains("verified"), "{again}");
+    site.host("m1").run("grep '^history = .32 MiB' /etc/skep/monitor.toml").expect_success();
+    site.expect_monitored("m1", 3);
     check_failed_file_system(&mut site, &disk);
     site.kill_after("destroy --destroy-data", 2);
     site.kill_after("destroy --destroy-data", 3);

@@ -1,5 +1,6 @@
 //! Options that the subcommands of `skep deploy` share, and their output.
 
+use super::monitor_settings;
 use crate::output::{is_for_people, print, render, table};
 use crate::tree_output::ProgressLine;
 use clap::Args;
@@ -32,6 +33,7 @@ impl DeployArgs {
     /// Prepares the deployment to the hosts of the hosts file, and runs a command with it.
     pub(super) fn run<T>(&self, command: impl FnOnce(&Run<'_>) -> T) -> Result<T> {
         let deployment = Deployment::read(&self.hosts)?;
+        monitor_settings::check(&deployment)?;
         // The lock on the hosts file is held until the command ends, so that two runs do not work
         // on the same hosts.
         let lock = File::open(&self.hosts)?;

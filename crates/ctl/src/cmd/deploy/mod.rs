@@ -4,6 +4,7 @@ mod add;
 mod apply;
 mod args;
 mod destroy;
+mod monitor_settings;
 mod plan;
 mod remove;
 mod status;

@@ -1,0 +1,73 @@
+//! Checks the settings of the monitor in a hosts file in the same way as the monitor does, before
+//! the deployment changes a host.
+
+use skep_deploy::config::MONITOR_DIRECTORY;
+use skep_deploy::hosts::Deployment;
+use skep_monitor::MonitorSettings;
+use skep_service::config;
+use skep_types::{Error, Result};
+use toml::{Table, Value};
+
+/// Checks the table `[monitor]` of a hosts file.
+///
+/// # Errors
+/// `Configuration` with all problems, one per line: unknown settings, and values that the monitor
+/// refuses.
+pub(super) fn check(deployment: &Deployment) -> Result<()> {
+    let mut settings = vec![("directory".to_owned(), MONITOR_DIRECTORY.to_owned())];
+    leaves("", &deployment.monitor, &mut settings);
+    let checked = config::load::<MonitorSettings>(None, &settings);
+    checked.map(drop).map_err(|error| {
+        // The settings do not come from the command line, but from the hosts file.
+        let problems = error.context().replace("command line: ", "");
+        let what = format!("cannot use the table [monitor] of the hosts file: {problems}");
+        Error::new(error.code(), what)
+    })
+}
+
+/// Appends the settings in a table, each with its dotted key.
+fn leaves(prefix: &str, table: &Table, found: &mut Vec<(String, String)>) {
+    for (key, value) in table {
+        let key = if prefix.is_empty() { key.clone() } else { format!("{prefix}.{key}") };
+        match value {
+            Value::Table(inner) => leaves(&key, inner, found),
+            Value::String(text) => found.push((key, text.clone())),
+            other => found.push((key, other.to_string())),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOST: &str = "[[host]]\nname = \"m1\"\nroles = [\"management\", \"metadata\", \
+        \"storage\"]\nmetadata_directories = [\"/a\"]\nstorage_directories = [\"/b\"]\n";
+
+    fn checked(monitor: &str) -> Result<()> {
+        check(&Deployment::parse(&format!("{monitor}{HOST}")).unwrap())
+    }
+
+    #[test]
+    fn settings_that_the_monitor_refuses_stop_a_deployment() {
+        checked("").unwrap();
+        checked("monitor = false\n").unwrap();
+        let open = "[monitor]\nlisten = \"0.0.0.0:7480\"\n";
+        let good = format!(
+            "{open}password_file = \"/p\"\n[monitor.alerts]\nqueue = 9\n\
+             command = [\"/usr/local/bin/notify\", \"team\"]\n"
+        );
+        checked(&good).unwrap();
+        for (monitor, words) in [
+            (open, "set `password_file`"),
+            ("[monitor]\npasword_file = \"/p\"\n", "unknown setting `pasword_file`"),
+            ("[monitor.alerts]\nwebhook = \"ftp://x\"\n", "`alerts.webhook`"),
+            ("[monitor.tls]\nkey = \"/k\"\n", "`tls.certificate`"),
+        ] {
+            let error = checked(monitor).unwrap_err();
+            assert!(error.context().contains(words), "{monitor}: {error}");
+            assert!(error.context().contains("table [monitor]"), "{error}");
+            assert!(!error.context().contains("command line"), "{error}");
+        }
+    }
+}
