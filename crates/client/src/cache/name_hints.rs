@@ -8,8 +8,9 @@
 //! replied with the same inode. A wrong hint therefore costs a request, and never a wrong reply.
 //!
 //! The attributes may be older than the reply about the name, but the mount requests them after the
-//! kernel has begun the lookup. So they show all changes that had completed by then
-//! (docs/semantics.md 1.2), and the kernel counts the time for which it may cache them from then.
+//! kernel has begun the lookup. So they show all changes that had completed by then, as
+//! `docs/semantics.md` demands, and the kernel counts the time for which it may cache them from
+//! then.
 
 use crate::cache::recent::{Recent, TableKey};
 use crate::limits::MAX_NAME_HINTS;
