@@ -155,13 +155,9 @@ impl Names for Client {
                 hints.forget(key);
             }
             let reply = reply?;
-            let early = match early {
-                Some(task) if hinted == found => task.await.ok(),
-                _ => None,
-            };
             let result = match early {
-                Some(attributes) => Ok(attributes),
-                None => self.attributes_of(reply, sent).await,
+                Some(task) if hinted == found => task.await,
+                _ => self.attributes_of(reply, sent).await,
             };
             let error = match result {
                 Err(error) if lookups < MAX_LOOKUPS => error,

@@ -88,6 +88,24 @@ fn repeated_lookup_asks_both_groups_at_the_same_time() {
     });
 }
 
+/// Before the fix, a lookup that had sent the request for the attributes early sent it a second
+/// time if the first one failed.
+#[test]
+fn repeated_lookup_repeats_no_failed_request_for_attributes() {
+    with_client(|fake, client| async move {
+        let there = METADATA_GROUPS[1];
+        let inode = fake.with_metadata(there, |it| it.make_file(b"a"));
+        set_name(&fake, b"a", inode);
+        client.lookup(InodeId::ROOT, b"a").await.unwrap();
+        fake.with_metadata(there, |it| it.inodes.remove(&inode));
+        let before = (fake.count::<Lookup>(), fake.count::<GetAttributes>());
+        client.lookup(InodeId::ROOT, b"a").await.unwrap_err();
+        let lookups = fake.count::<Lookup>() - before.0;
+        assert!(lookups > 1, "the client looks the name up again");
+        assert_eq!(fake.count::<GetAttributes>() - before.1, lookups);
+    });
+}
+
 /// docs/semantics.md 1.2.
 #[test]
 fn repeated_lookup_shows_changes_of_the_name_and_attributes() {
