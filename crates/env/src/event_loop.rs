@@ -414,6 +414,18 @@ pub fn spawn<F: Future<Output: 'static> + 'static>(future: F) -> Task<F::Output>
     })
 }
 
+/// Submits the operations that futures of this thread have begun. Usually the loop submits them
+/// when no future is ready. Call this function before work that blocks the thread for a long time,
+/// so that the operations run meanwhile.
+///
+/// # Panics
+/// Panics outside [`block_on`].
+pub fn submit_begun() {
+    // If the kernel refuses the submission, the loop's next wait submits the operations, or ends
+    // the loop with the error.
+    with_loop(|it| drop(it.enter()));
+}
+
 /// Whether this thread's loop runs. Destructors that run while the thread ends may run after the
 /// loop has ended. Such destructors must not spawn futures.
 pub fn is_running() -> bool {

@@ -45,7 +45,7 @@ pub use clock::{
 };
 pub use event_loop::{
     ExpectedReply, Op, ReplyTime, block_on, expect_reply, idle_time, is_running,
-    limit_kernel_workers, set_spin, sleep, spawn, submit, timeout, yield_now,
+    limit_kernel_workers, set_spin, sleep, spawn, submit, submit_begun, timeout, yield_now,
 };
 pub use file::{File, StdFile, close};
 pub use file_system::{

@@ -74,6 +74,28 @@ fn connections_of_an_ended_thread_are_closed() {
     thread.join().unwrap().unwrap();
 }
 
+/// A metadata target sends replies before it applies changes to its store, which blocks its thread.
+#[test]
+fn begun_send_reaches_the_peer_before_the_thread_blocks() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    block_on(async move {
+        let stream = crate::TcpStream::connect(&address).await.unwrap();
+        let (mut peer, _) = listener.accept().unwrap();
+        peer.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        let sent = vec![crate::MessagePart::Bytes(vec![7])];
+        let sending = spawn(async move { stream.send(sent).await });
+        yield_now().await;
+        submit_begun();
+        let mut received = [0];
+        // This call blocks the thread of the loop.
+        std::io::Read::read_exact(&mut peer, &mut received).unwrap();
+        assert_eq!(received, [7]);
+        sending.await.unwrap();
+    })
+    .unwrap();
+}
+
 #[test]
 fn idle_time_is_the_time_without_work() {
     let (idle, work) = block_on(async {

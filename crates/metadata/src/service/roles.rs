@@ -430,6 +430,11 @@ impl Parts<'_> {
         while !shell.is_stopping.get() || self.hands_over(&mut stop, target, membership) {
             let until = stop.next_due(target.next_tick());
             let mut events = self.next_events(membership.group, until).await?;
+            if target.has_to_store() {
+                // The batch begins with a write to the store, which blocks this thread. The replies
+                // and the sync of the previous batch must not wait for it.
+                skep_env::submit_begun();
+            }
             let map = shell.router.map();
             if map.version != known {
                 known = map.version;

@@ -61,7 +61,7 @@ impl<E: Engine> MetadataTarget<E> {
     }
 
     /// Whether the store lacks changes that the target has released as *safe* and can apply now.
-    pub(super) fn has_to_store(&self) -> bool {
+    pub(crate) fn has_to_store(&self) -> bool {
         self.table.has_to_store(self.released)
     }
 
