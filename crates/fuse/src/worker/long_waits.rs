@@ -167,7 +167,7 @@ impl Causes<'_> {
             ([], _, [first, rest @ ..]) => {
                 let more = match rest.len() {
                     0 => String::new(),
-                    more => format!(" (and {more} more groups)"),
+                    more => format!(" (further groups: {more})"),
                 };
                 format!(", without a reply from {}{more}", escape_controls(&first.error))
             }
@@ -234,7 +234,7 @@ mod tests {
         let one =
             ", without a reply from target t3 on storage-1: 10.0.0.5:7420: Connection refused";
         assert_eq!(words(&[wait(1)]), one);
-        assert_eq!(words(&[wait(1), wait(2)]), format!("{one} (and 1 more groups)"));
+        assert_eq!(words(&[wait(1), wait(2)]), format!("{one} (further groups: 1)"));
     }
 
     #[test]
