@@ -72,7 +72,7 @@ impl Client {
         }
         if reported.len() > NAMED_CHANGES {
             tracing::error!(
-                "the same power loss has reverted {} further changes",
+                "number of further changes that the same power loss has reverted: {}",
                 reported.len() - NAMED_CHANGES
             );
         }

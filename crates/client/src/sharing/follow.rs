@@ -219,7 +219,8 @@ impl Client {
         let reporting = self.report_written(state, ModifyOptions::default());
         let reported = match has_size {
             true => skep_env::timeout(SHARED_REPORT_WAIT, reporting).await.unwrap_or_else(|| {
-                let text = "cannot report its changes yet: metadata has not executed the report";
+                let text = "cannot report the changes of this mount yet: metadata has not executed \
+                            the report";
                 Err(Error::new(ErrorCode::TimedOut, text))
             }),
             false => reporting.await,
@@ -238,7 +239,8 @@ impl Client {
         let renewed = self.mount().sessions.await_renewal(group);
         skep_env::timeout(SHARED_REPORT_WAIT, renewed).await.ok_or_else(|| {
             let text = format!(
-                "cannot use the session at group {group} yet: the mount is still renewing it"
+                "cannot use the session at group {group} yet: the mount is still renewing this \
+                 session"
             );
             Error::new(ErrorCode::TimedOut, text)
         })
