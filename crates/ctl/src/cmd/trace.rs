@@ -146,7 +146,7 @@ async fn follow(
         let found = found?.ok_or_else(|| through_mount::no_records(place))?;
         if found.lost > 0 {
             warn(&format!(
-                "{} operations on this mount are missing, because the mount can keep only a \
+                "operations on this mount are missing ({}), because the mount can keep only a \
                  limited number of operations; `skep why` shows the slow operations",
                 found.lost
             ));

@@ -211,8 +211,8 @@ fn as_text(bundle: &Bundle) -> String {
         let shown = shown.join(",");
         let count = bundle.missing_hosts.len();
         text += &format!(
-            "\nThe bundle has no logs of {count} other hosts of services: {shown}. Add these logs \
-             with --hosts FILE (the hosts file of skep deploy) or --ssh HOST,..., or run the \
+            "\nThe bundle has no logs of other hosts of services ({count}): {shown}. Add these \
+             logs with --hosts FILE (the hosts file of skep deploy) or --ssh HOST,..., or run the \
              command on these hosts."
         );
     }
@@ -453,7 +453,7 @@ mod tests {
         assert!(other_hosts_in("cannot reach management", "own").is_empty());
         let text = as_text(&Bundle { missing_hosts, ..bundle(Vec::new()) });
         assert!(
-            text.contains("2 other hosts of services: s1,s2. Add these logs with --hosts"),
+            text.contains("other hosts of services (2): s1,s2. Add these logs with --hosts"),
             "{text}"
         );
         let problem = Some("cannot reach host s1 by ssh".to_owned());

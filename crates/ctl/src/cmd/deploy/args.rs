@@ -168,7 +168,7 @@ fn management(outcome: &Outcome) -> String {
     let node = |it: &ManagementReport| match (it.role.as_str(), it.is_online, it.lag) {
         ("leader", ..) => format!("{} leads", it.host),
         ("follower", true, Some(0)) => format!("{} follows", it.host),
-        ("follower", true, Some(lag)) => format!("{} follows and lacks {lag} changes", it.host),
+        ("follower", true, Some(lag)) => format!("{} follows (missing changes: {lag})", it.host),
         ("follower", ..) => format!("{} does not answer", it.host),
         ("learner", ..) => format!("{} receives the log and does not vote yet", it.host),
         ("none", ..) => format!("{} does not belong to management", it.host),

@@ -66,7 +66,7 @@ impl ScopeArgs {
                 return Err(Error::new(
                     ErrorCode::NotFound,
                     format!(
-                        "cannot find block device {device}: this host has {}",
+                        "cannot find block device {device}: the disks of this host are {}",
                         known.join(", ")
                     ),
                 ));

@@ -117,7 +117,8 @@ pub(super) fn as_text(report: &OperationReport) -> String {
         );
     }
     if report.requests_left_out > 0 {
-        let _ = writeln!(text, "- {} more requests, which were shorter", report.requests_left_out);
+        let _ =
+            writeln!(text, "- shorter requests that are not listed: {}", report.requests_left_out);
     }
     for service in &report.unreachable {
         let _ = writeln!(text, "cannot get records from {}", escape_controls(service));

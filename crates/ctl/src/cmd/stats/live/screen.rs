@@ -223,7 +223,7 @@ fn problems(content: &Content<'_>) -> Vec<String> {
     let mut lines: Vec<_> = content.problems.iter().take(MAX_PROBLEMS).cloned().collect();
     let left_out = content.problems.len() - lines.len();
     if left_out > 0 {
-        lines.push(format!("{left_out} more services without statistics"));
+        lines.push(format!("further services without statistics: {left_out}"));
     }
     lines
 }

@@ -77,7 +77,7 @@ fn problems_filter_and_notes_are_shown_below_the_rows() {
         (1..5).map(|id| format!("cannot get statistics from storage-{id}")).collect();
     let shown = drawn(&view, Some(&lines), &problems);
     assert!(texts(&shown).contains(&"cannot get statistics from storage-2"), "{shown:?}");
-    assert!(texts(&shown).contains(&"2 more services without statistics"), "{shown:?}");
+    assert!(texts(&shown).contains(&"further services without statistics: 2"), "{shown:?}");
     view.press(Key::Char('/'), &lines);
     view.press(Key::Char('x'), &lines);
     let shown = drawn(&view, Some(&lines), &[]);
