@@ -347,7 +347,8 @@ impl Deployment {
         let found = self.hosts.iter().find(|host| host.name == name);
         found.ok_or_else(|| {
             let names: Vec<_> = self.hosts.iter().map(|host| host.name.as_str()).collect();
-            let what = format!("cannot find host {name}: the file has {}", names.join(", "));
+            let what =
+                format!("cannot find host {name}: the hosts of the file are {}", names.join(", "));
             Error::new(ErrorCode::NotFound, what)
         })
     }
