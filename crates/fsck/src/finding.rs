@@ -263,7 +263,8 @@ impl fmt::Display for Finding {
             ),
             Self::WrongLinks { inode, stored, counted } => write!(
                 f,
-                "inode {inode} has a link count of {stored}, but {counted} entries refer to it"
+                "inode {inode} has a link count of {stored}, but the number of entries that refer \
+                 to it is {counted}"
             ),
             Self::WrongSize { directory, stored, counted } => write!(
                 f,
