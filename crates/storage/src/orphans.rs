@@ -113,7 +113,7 @@ pub(crate) async fn clean_up_forever(
         match store.empty_quarantine().await {
             Ok(0) => {}
             Ok(count) => tracing::info!(
-                "the clean-up of target {target} removed {count} files from the quarantine"
+                "the clean-up of target {target} removed old files from the quarantine: {count}"
             ),
             Err(error) => tracing::error!(
                 "the clean-up of target {target} cannot remove old files from the quarantine, and \
@@ -124,9 +124,9 @@ pub(crate) async fn clean_up_forever(
 }
 
 /// Runs one round over all chunk files whose last change is at least `age` ago. If more than
-/// `limit` of these chunk files have no inode, the round moves no file, because metadata may have
-/// been restored from an old backup, and the chunk files may belong to files that were created
-/// after the backup.
+/// `limit` of these chunk files have no inode, the round moves no file. Metadata may then have been
+/// restored from an old backup, and the chunk files may belong to files that were created after the
+/// backup.
 async fn clean_up(
     store: &Rc<ChunkStore>,
     router: &Router,

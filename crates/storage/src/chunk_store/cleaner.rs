@@ -77,9 +77,9 @@ impl ChunkStore {
                 return Err(Error::new(
                     ErrorCode::Io,
                     format!(
-                        "cannot stop target {} cleanly: the written data of {before} regions of \
-                         chunk files cannot be synced to the disk of the target; check this disk. \
-                         The next start checks these regions",
+                        "cannot stop target {} cleanly: the written data of regions of chunk \
+                         files ({before}) cannot be synced to the disk of the target; check this \
+                         disk. The next start checks these regions",
                         self.target
                     ),
                 ));
