@@ -174,7 +174,7 @@ fn open_log(path: &Path, owner: LogOwner, engine: FjallEngine) -> Result<(Log, C
     let Recovered { log, records, epoch, truncated_bytes } =
         Log::open(&path.join("log"), owner, next)?;
     if !records.is_empty() {
-        tracing::info!("target {} replays {} records of its log", owner.target, records.len());
+        tracing::info!("target {} replays its log (records: {})", owner.target, records.len());
     }
     if truncated_bytes > 0 {
         tracing::info!(

@@ -33,15 +33,15 @@ use skep_wire::metadata::Replay;
 use skep_wire::{Request, catalog};
 
 impl<E: Engine> MetadataTarget<E> {
-    /// Opens the replay window for all sessions in the store. The caller calls this before the
-    /// first event, if the host may have lost changes that the target has acknowledged.
+    /// Opens the replay window for all sessions in the store. The caller calls this function before
+    /// the first event, if the host may have lost changes that the target has acknowledged.
     pub fn await_replay(&mut self) {
         let sessions: Vec<_> = self.sessions.after(SessionId::default()).map(|it| it.0).collect();
         if !sessions.is_empty() {
             tracing::warn!(
                 "target {} may have lost acknowledged changes. The target waits until the clients \
-                 of its {} sessions have repeated these changes, or until no client has repeated \
-                 one for the time of a lease; other operations wait until then",
+                 of all its sessions ({}) have repeated these changes, or until no client has \
+                 repeated one for the time of a lease; other operations wait until then",
                 self.target,
                 sessions.len()
             );
@@ -144,8 +144,9 @@ impl<E: Engine> MetadataTarget<E> {
             return;
         }
         tracing::warn!(
-            "target {}: the clients of {} sessions have repeated no lost changes for the time of a \
-             lease, so the target no longer waits for them; their lost changes stay lost",
+            "target {}: the clients of some sessions ({}) have repeated no lost changes for the \
+             time of a lease, so the target no longer waits for these clients; their lost changes \
+             stay lost",
             self.target,
             sessions.len()
         );
