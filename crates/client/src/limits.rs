@@ -94,11 +94,12 @@ pub(crate) const DEFERRED_CLOSE_WAIT: Duration = Duration::from_secs(1);
 /// the maximum duration of the wait, and several times [`CLOSE_DELAY`].
 pub(crate) const KERNEL_CLOSE_WAIT: Duration = Duration::from_millis(50);
 /// How long the acknowledgement of a sharing notification waits for the renewal of this mount's
-/// session, if the file was shared before, and then for the report of its writes, if metadata
-/// already has the size of the file and only the times are missing. Each of them takes a few
-/// milliseconds, unless it waits for other mounts. For example, metadata executes no report after a
-/// power loss before all mounts have replayed their changes. The open of the other mount, which
-/// waits for the acknowledgement, may be one of these changes.
+/// session, if the file was shared before. The acknowledgement then waits, again for at most this
+/// time, for the report of this mount's writes, if metadata already has the size of the file and
+/// only the times are missing. The renewal and the report take a few milliseconds each, unless they
+/// wait for other mounts. For example, metadata executes no report after a power loss before all
+/// mounts have replayed their changes. The open of the other mount, which waits for the
+/// acknowledgement, may be one of these changes.
 pub(crate) const SHARED_REPORT_WAIT: Duration = Duration::from_secs(2);
 /// Maximum number of sharing notifications that the mount records for opens in flight, and of its
 /// own changes to files whose state it does not keep. If more of them arrive during an open, the
@@ -110,11 +111,11 @@ pub(crate) const MAX_RECENT_FILES: usize = 4096;
 /// about 400 bytes besides its body.
 pub(crate) const MAX_ACKNOWLEDGED: usize = 4096;
 /// Maximum total length of the bodies of the changes that [`MAX_ACKNOWLEDGED`] limits, in bytes.
-/// It has the same effects as the number of changes. An inline write of 16 KiB has a body of 16,422
-/// bytes. So the background sync begins after 128 such writes, and the limit is reached after 256.
-/// Computed, not measured: if a program writes such a file in 0.4 ms, it fills the second half in
-/// 51 ms, and seldom waits for the background sync. Twenty such programs fill it in 2.6 ms, and may
-/// wait.
+/// This limit has the same effects as the limit of the number of changes. An inline write of 16 KiB
+/// has a body of 16,422 bytes. So the background sync begins after 128 such writes, and the limit
+/// is reached after 256. Computed, not measured: if a program writes such a file in 0.4 ms, it
+/// fills the second half in 51 ms, and seldom waits for the background sync. Twenty such programs
+/// fill it in 2.6 ms, and may wait.
 pub(crate) const MAX_ACKNOWLEDGED_BYTES: usize = 4 << 20;
 /// Maximum number of marks of unsynced inline writes that the mount keeps for each inode; more than
 /// `MAX_STARTS`. With more marks, it counts the oldest writes to the next higher mark. Enough for

@@ -35,7 +35,7 @@ pub(crate) struct XattrAbsence {
     all: Recent<Absence>,
     /// The inodes without [`CAPABILITY`] according to a reply of metadata. The value is the time at
     /// which the mount sent the request. This table serves programs that write and read a file in
-    /// turn: the kernel requests this attribute before each write, but metadata sends no attributes
+    /// turn. The kernel requests this attribute before each write. But metadata sends no attributes
     /// of the file meanwhile, so the entry of the file in `all` expires.
     no_capability: Recent<Duration>,
 }

@@ -124,7 +124,7 @@ impl Client {
         // Also count handles whose close has begun, even if they are stale. If metadata has
         // executed such a close already, this function returns `false`, and a later sync moves the
         // bytes. If the client did not count these handles, the open of such a handle could take
-        // the place of the lost open of another handle in metadata's count, and the close of the
+        // the place of the lost open of another handle in metadata's count. The close of the former
         // handle would then remove the last open at metadata. An open whose reply has not arrived
         // is harmless, because its close waits for the end of the move.
         let of_file = |file: &OpenFile| {

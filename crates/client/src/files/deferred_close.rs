@@ -73,9 +73,9 @@ impl Client {
     }
 
     /// Closes files of one group at metadata, in one request. If the session is lost, sends only
-    /// the closes of the handles that the next session has open: after an eviction, it has no
-    /// handle for writing of the lost session, and the close of such a handle would end the open of
-    /// a newer handle.
+    /// the closes of the handles that the next session has open. After an eviction, the next
+    /// session has no handle for writing of the lost session. The close of such a handle would end
+    /// the open of a newer handle.
     async fn send_closes(&self, files: Vec<Arc<OpenFile>>) -> Result<()> {
         let Some(first) = files.iter().find(|file| !file.is_stale()) else { return Ok(()) };
         let inode = first.inode.id;

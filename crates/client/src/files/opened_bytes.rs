@@ -72,8 +72,8 @@ pub(crate) struct OpenedBytes {
 }
 
 impl OpenedBytes {
-    /// Returns the bytes if they are the current contents of the file. `None` means that they may
-    /// be out of date. Zeros at the end of the file may be missing.
+    /// Returns the bytes if they are the current contents of the file. `None` means that the bytes
+    /// may be out of date. Zeros at the end of the file may be missing.
     pub(crate) fn of(&self, file: &FileState) -> Option<&[u8]> {
         let is_current = self.version == file.version
             && self.size == file.size

@@ -8,9 +8,9 @@
 //!   Without the wait, both would go to the same offset, and storage could execute them in any
 //!   order.
 //!
-//! The list also has other changes of bytes in progress that must end before later appends: changes
-//! that a lock of their program may protect (`data::locked`), and the clearing of bytes that a
-//! failed operation left beyond the end. These changes do not wait for appends here.
+//! The list also has other changes of bytes in progress that must end before later appends. These
+//! are changes that a lock of their program may protect (`data::locked`), and the clearing of bytes
+//! that a failed operation left beyond the end. These changes do not wait for appends here.
 //!
 //! A change is *orphaned* if its caller has dropped the future before the end of the change.
 

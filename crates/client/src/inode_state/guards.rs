@@ -110,7 +110,7 @@ impl InodeState {
     }
 
     /// Returns whether writes or appends are in progress although all handles of the file are being
-    /// closed. Their callers have dropped the futures.
+    /// closed. The callers of these writes and appends have dropped the futures.
     pub(crate) fn has_abandoned_writes(&self) -> bool {
         self.with(|parts| {
             let is_writing = parts.guards.has_writers() || !parts.appends.is_empty();

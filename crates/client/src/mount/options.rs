@@ -43,8 +43,8 @@ pub struct MountOptions {
     /// The number of worker threads. Each has its own [`crate::Client`].
     pub workers: usize,
     /// How long a new mount waits for a reply of management and for a formatted cluster. After that
-    /// time, the mount gives up with an error that contains [`GAVE_UP`]. `None` means that it never
-    /// gives up.
+    /// time, the mount gives up with an error that contains [`GAVE_UP`]. `None` means that the
+    /// mount never gives up.
     pub patience: Option<Duration>,
     /// How long the mount may use attributes from metadata before it must request them again.
     pub attribute_timeout: Duration,

@@ -1,7 +1,7 @@
 //! Changes that metadata has acknowledged, and that may not be durable yet. A power loss of a
 //! metadata host may revert such changes. After a start of the target, the client compares its list
-//! of these changes with the slots in the target's store (`compare_slots`), and replays the lost
-//! ones (`replay`), before the target executes further changes of the session.
+//! of these changes with the slots in the target's store (`compare_slots`). The client replays the
+//! lost changes (`replay`) before the target executes further changes of the session.
 //!
 //! Owns the list of the changes, the state of a replay, and the set of inodes for which a change
 //! stays lost and no program has got an error yet. No I/O.

@@ -278,8 +278,8 @@ impl Client {
 
     /// Replaces the mark of a lost inline write, because the target has executed the write again:
     /// the next `fsync` of the file then checks the second execution. Returns the mark that the
-    /// state of the inode has for the write now. `None` means that it has no mark of this write,
-    /// so the next `fsync` checks the marks that it has.
+    /// state of the inode has for the write now. `None` means that the state has no mark of this
+    /// write, so the next `fsync` checks the marks that the state has.
     fn note_rewritten(
         &self,
         request: &Replay,

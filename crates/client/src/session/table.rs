@@ -39,7 +39,7 @@ struct GroupSession {
     /// Whether a task restores the opens that the group's target has lost.
     is_restoring: bool,
     /// The newest start number of the group's target for which the client has compared its opens
-    /// with the opens at the target. Zero means that it has not compared them yet.
+    /// with the opens at the target. Zero means that the client has not compared its opens yet.
     start: u64,
 }
 
