@@ -105,7 +105,8 @@ impl Candidates {
         self.closed(group).is_some()
     }
 
-    /// Returns the reason why a group gets no new files. `None` means that it may get new files.
+    /// Returns the reason why a group gets no new files. `None` means that the group may get new
+    /// files.
     pub fn closed(&self, group: GroupId) -> Option<ClosedGroup> {
         let at = self.closed.binary_search_by_key(&group, |it| it.group).ok()?;
         Some(self.closed[at])
