@@ -7,7 +7,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Maximum number of problems whose texts are stored. All problems are counted.
+/// Maximum number of problems whose texts are stored. The copy counts all problems.
 const MOST_PROBLEMS: usize = 1000;
 
 /// An entry of the source that could not be copied completely.

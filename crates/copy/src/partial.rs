@@ -139,7 +139,8 @@ fn is_private(metadata: &Metadata) -> bool {
 const LIST: OFlags =
     OFlags::RDWR.union(OFlags::NOFOLLOW).union(OFlags::NONBLOCK).union(OFlags::CLOEXEC);
 
-/// Opens the list. `None` means that it does not exist, or that other users may have written to it.
+/// Opens the list. `None` means that the list does not exist, or that other users may have written
+/// to the list.
 fn open_existing_list(parent: &File, name: &OsStr) -> Result<Option<File>, Failure> {
     let list = match openat(parent, name, LIST, Mode::empty()) {
         Ok(list) => File::from(list),

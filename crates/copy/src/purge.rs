@@ -139,7 +139,7 @@ impl PurgeOutcome {
 /// The progress of a running purge.
 #[derive(Debug, Clone, Default)]
 pub struct PurgeProgress {
-    /// Whether files are being removed. `false` means that they are being counted.
+    /// Whether files are being removed. `false` means that the purge counts the files first.
     pub is_removing: bool,
     /// Number of files of any age that were found.
     pub scanned: u64,
@@ -147,7 +147,7 @@ pub struct PurgeProgress {
     pub files: u64,
     /// Length of the files that `files` counts, in bytes.
     pub bytes: u64,
-    /// Number of files to remove. `None` means that they were not counted before.
+    /// Number of files to remove. `None` means that the purge has not counted the files before.
     pub expected: Option<u64>,
     /// Number of entries that could not be read or removed.
     pub problems: u64,

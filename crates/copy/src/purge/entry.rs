@@ -123,9 +123,9 @@ pub(crate) fn open_directory(parent: impl AsFd, name: &OsStr) -> rustix::io::Res
     openat2(parent, name, flags, Mode::empty(), resolve).map(File::from)
 }
 
-/// Returns the time of a file system: the clock that sets the times of its files. It is read from a
-/// file without a name that is created in `directory`. `None` means that the file system has no
-/// such files, or that this user may not create one.
+/// Returns the time of a file system: the clock that sets the times of its files. The function
+/// reads this time from a file without a name that is created in `directory`. `None` means that the
+/// file system has no such files, or that this user may not create one.
 pub(crate) fn clock_of(directory: &File) -> Option<Timestamp> {
     let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
     let file = openat(directory, ".", flags, Mode::RUSR | Mode::WUSR).ok()?;

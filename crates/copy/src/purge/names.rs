@@ -54,8 +54,8 @@ impl RemovedNames {
         LockedNames { files }
     }
 
-    /// Locks the record of a file if this run has removed a name of it. `None` means that it has
-    /// not.
+    /// Locks the record of a file if this run has removed a name of it. `None` means that this run
+    /// has removed no name of the file.
     pub(crate) fn known(&self, inode: u64) -> Option<LockedNames<'_>> {
         if !self.has_any.load(Ordering::SeqCst) {
             return None;

@@ -14,8 +14,8 @@ fn resumed_copy_of_a_large_file_copies_missing_pieces() {
     source.write_all_at(b"first", 0).unwrap();
     source.write_all_at(b"second", PIECE).unwrap();
     source.write_all_at(b"third", 2 * PIECE).unwrap();
-    // Creates the incomplete copy of a run that has finished the first piece. Its bytes differ from
-    // the source, so that the test can see which pieces are copied again.
+    // Creates the incomplete copy of a run that has finished the first piece. The bytes of the copy
+    // differ from the source, so that the test can see which pieces are copied again.
     fs::create_dir(site.copy("")).unwrap();
     let (partial, list) = partial_names(OsStr::new("large"));
     let copy = File::create(site.copy("").join(&partial)).unwrap();
