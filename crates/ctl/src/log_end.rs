@@ -24,9 +24,9 @@ pub(crate) fn end_of(path: &Path, from: u64) -> Vec<u8> {
 
 /// The part of a log that follows a moment.
 ///
-/// The process may continue its log in another file: when the log is full, it starts a new file,
-/// and when another program, such as logrotate, has renamed the log, it starts a new file under the
-/// former name before it logs the next line.
+/// The process may continue its log in another file. When the log is full, the process starts a new
+/// file. When another program, such as logrotate, has renamed the log, the process starts a new
+/// file under the former name before it logs the next line.
 #[derive(Debug)]
 pub(crate) struct RestOfLog {
     /// The log file at that moment.

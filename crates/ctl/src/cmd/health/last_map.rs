@@ -23,7 +23,7 @@ pub(super) struct LastMap {
     pub(super) note: Option<Problem>,
 }
 
-/// Returns the newest cluster map that this host has. `None` if it has none.
+/// Returns the newest cluster map that this host has. `None` means that this host has no map.
 pub(super) fn find(access: &Access) -> Option<LastMap> {
     let of_cluster = |point: PathBuf| {
         let map = through_mount::cluster_map(&point).ok().flatten();

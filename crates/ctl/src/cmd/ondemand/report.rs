@@ -49,7 +49,8 @@ pub(super) struct Request {
 }
 
 impl ReportArgs {
-    /// Returns the report that the options request. `None` means that they request no report.
+    /// Returns the report that the options request. `None` means that the options request no
+    /// report.
     ///
     /// # Errors
     /// - `InvalidArgument` if the price is not a positive number, or if the catalogue has no price
@@ -108,7 +109,7 @@ struct Delivered {
     written_bytes: u64,
     /// Bytes of file data that storage servers have read and sent.
     read_bytes: u64,
-    /// Requests to the metadata service. `None` if it did not reply.
+    /// Requests to the metadata service. `None` if the service did not reply.
     metadata_requests: Option<u64>,
     written_bytes_per_second: f64,
     read_bytes_per_second: f64,

@@ -258,7 +258,7 @@ struct Report {
     by: Division,
     is_total: bool,
     /// Whether the statistics come from a mount, which has no queues of requests. `false` means
-    /// that they come from services.
+    /// that the statistics come from services.
     is_own: bool,
     unreachable: Vec<String>,
     /// When the statistics were collected.
