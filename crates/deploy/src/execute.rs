@@ -26,7 +26,7 @@ pub struct StepReport {
     pub step: String,
     /// Duration of the step. `None` means that the step did not run.
     pub seconds: Option<f64>,
-    /// The reason why the step failed. `None` means that it succeeded or did not run.
+    /// The reason why the step failed. `None` means that the step succeeded or did not run.
     pub error: Option<String>,
 }
 

@@ -47,8 +47,8 @@ pub struct ManagementReport {
     pub role: String,
     /// Whether the node answers the leader.
     pub is_online: bool,
-    /// Number of changes in the log that the node has not stored yet. `None` means that it is
-    /// unknown.
+    /// Number of changes in the log that the node has not stored yet. `None` means that the number
+    /// is unknown.
     pub lag: Option<u64>,
 }
 

@@ -92,8 +92,8 @@ mod tests {
         let list = directory.path().join("list");
         std::fs::write(&list, "cluster scratch\n").unwrap();
         // The stand-in for `skep` fails for the target `/shared`, as for a target that is on no
-        // local disk. For clients, it fails as for a value that the kernel refuses. It also fails
-        // for metadata and management.
+        // local disk. For clients, the stand-in fails as for a value that the kernel refuses. The
+        // stand-in also fails for metadata and management.
         let script = format!(
             "set -eu\nlist={}\ndie() {{ echo \"$*\"; exit 1; }}\n\
              fake_skep() {{ case \"$*\" in\n\

@@ -286,9 +286,9 @@ fn waits_are_bounded_by_time_and_not_by_attempts() {
     assert_eq!((bounded.next(), bounded.all(|it| it)), (Some(true), true));
 }
 
-/// Runs the wait for members with a stand-in for `skep`. Its output shows that all members serve
-/// from the time `serving_from` in seconds, and that all management nodes have the whole log from
-/// the time `current_from`. Returns the exit status and the output.
+/// Runs the wait for members with a stand-in for `skep`. The output of the stand-in shows that all
+/// members serve from the time `serving_from` in seconds, and that all management nodes have the
+/// whole log from the time `current_from`. Returns the exit status and the output.
 fn wait_for_members(serving_from: u32, current_from: u32) -> (Option<i32>, String) {
     let from = PRELUDE.find("uptime_seconds() {").unwrap();
     let to = PRELUDE.find("stop_service() {").unwrap();
