@@ -122,8 +122,8 @@ pub struct Request {
     pub host: String,
     /// The value of the header `Authorization`, or an empty text if the header is missing.
     pub authorization: String,
-    /// The address of the client. `None` means that it is unknown, because the connection has
-    /// already ended.
+    /// The address of the client. `None` means that the address is unknown, because the connection
+    /// has already ended.
     pub peer: Option<IpAddr>,
     /// Whether the client has requested that the connection ends after the reply.
     pub is_last: bool,
