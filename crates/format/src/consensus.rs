@@ -114,7 +114,7 @@ choice! {
         /// The vote, and the position of the last removed entry, at the time when the member began
         /// this log file. Only the first record of a file is a `Base`.
         Base = 4 {
-            /// The vote of the member. `None` means that it has not voted.
+            /// The vote of the member. `None` means that the member has not voted.
             vote: Option<VoteRecord>,
             /// Position of the last entry that was removed because a snapshot contains its effect.
             removed: Option<LogPosition>,

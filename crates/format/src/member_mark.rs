@@ -145,8 +145,8 @@ record! {
         /// The last log record whose changes the store had when its last copy ended. Zero means
         /// that the store is no copy.
         pub copied: Lsn,
-        /// Epoch of the record `copied`. Zero means that it is not known. The log begins after this
-        /// record, so it does not have the epoch.
+        /// Epoch of the record `copied`. Zero means that the epoch is not known. The log begins
+        /// after this record, so the log does not have the epoch.
         pub copied_epoch: Epoch,
     }
 }

@@ -275,8 +275,8 @@ record! {
         pub after: Bytes,
         /// Epoch of the group when the last part of the copy arrived.
         pub epoch: Epoch,
-        /// Epoch of the last log record whose changes the copy has. Zero means that it is not
-        /// known.
+        /// Epoch of the last log record whose changes the copy has. Zero means that the epoch is
+        /// not known.
         pub applied_epoch: Epoch,
         /// Number of key-value pairs received so far.
         pub pair_count: u64,
