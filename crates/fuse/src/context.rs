@@ -25,7 +25,7 @@ pub struct RequestOptions {
     /// How long the kernel may cache names and attributes.
     pub validity: Duration,
     /// The environment variables in which the mount finds the id of the calling process's job. The
-    /// mount's requests to services carry this id. `None` means that they carry no job.
+    /// mount's requests to services carry this id. `None` means that the requests carry no job.
     pub job_variables: Option<JobVariables>,
     /// The registry of the mount's own metrics.
     pub metrics: Arc<Registry>,
