@@ -95,8 +95,9 @@ fn may_join(map: &ClusterMap, group: &Group, target: TargetId) -> bool {
     found.is_some_and(|it| it.kind == group.kind) && map.group_of(target).is_none()
 }
 
-/// Whether the sender of a report becomes a member of a group in an undecided epoch. Its record may
-/// be the newest one. The data of a target that has left its group are marked as incomplete.
+/// Whether the sender of a report becomes a member of a group in an undecided epoch. The record of
+/// this sender may be the newest record. The data of a target that has left its group are marked as
+/// incomplete.
 fn returns(map: &ClusterMap, group: &Group, request: &AskTakeOver) -> bool {
     let found = map.target(request.target);
     request.record.epoch > Epoch::default()
