@@ -111,7 +111,7 @@ impl Background {
     }
 
     /// Starts the internal work and the calls of all jobs that are due now. The target calls this
-    /// in each batch.
+    /// function in each batch.
     pub(crate) fn start<E: Engine>(&mut self, context: &mut JobContext<'_, E>) -> Result<()> {
         self.numbers.start(context);
         self.prepared.ask(context);

@@ -356,8 +356,8 @@ impl Meter {
     }
 
     /// Counts the actions of a batch: log records, syncs, checkpoints and replies. Adds the
-    /// measured times of each request to its reply, so the caller must call this before it performs
-    /// the actions. `waits` are the waits that began in the batch.
+    /// measured times of each request to its reply, so the caller must call this function before it
+    /// performs the actions. `waits` are the waits that began in the batch.
     pub(crate) fn end_batch(
         &mut self,
         actions: &mut [Action],

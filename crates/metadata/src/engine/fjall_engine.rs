@@ -105,7 +105,8 @@ impl FjallEngine {
         ])
     }
 
-    /// Makes all applied batches durable. Another thread may call this on a clone of the engine.
+    /// Makes all applied batches durable. Another thread may call this function on a clone of the
+    /// engine.
     ///
     /// # Errors
     /// `DeviceFailed` if fjall cannot sync its journal.

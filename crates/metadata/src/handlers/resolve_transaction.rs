@@ -29,9 +29,10 @@ pub(crate) fn run<E: Engine>(
                     already applied its steps; it ends when the coordinator is back";
         return Err(Error::new(ErrorCode::InvalidArgument, what).into());
     }
-    // If the coordinator has staged the transaction, it asks for it when it is back. It would undo
-    // its own changes if this target did not have the transaction any more. A restore of management
-    // may have lowered the feature level since this target has applied the steps.
+    // If the coordinator has staged the transaction, the coordinator asks this target for the
+    // transaction when the coordinator is back. The coordinator would undo its own changes if this
+    // target no longer had the transaction. A restore of management may have lowered the feature
+    // level since this target has applied the steps.
     let map = &context.shared.map;
     let may_be_staged = record.steps.is_empty() || map.feature_level >= STAGING_FEATURE_LEVEL;
     if commit && may_be_staged && map.group(transaction.coordinator).is_some() {

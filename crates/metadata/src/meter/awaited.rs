@@ -50,7 +50,7 @@ impl Awaited {
 
 impl Meter {
     /// Notes the storage targets for which requests have waited, from the waits of a batch. Call
-    /// this before [`Meter::end_batch`]. `map` returns the newest cluster map.
+    /// this function before [`Meter::end_batch`]. `map` returns the newest cluster map.
     pub(crate) fn note_awaited<M: Deref<Target = ClusterMap>>(
         &mut self,
         waits: &[RequestWait],

@@ -26,10 +26,11 @@ pub(crate) struct RoleFigures {
     take_over: Arc<Histogram>,
     catch_up: Arc<Histogram>,
     copy: Arc<Histogram>,
-    /// Time at which the target became the primary. `None` means that it may reply to clients, or
-    /// is not the primary.
+    /// Time at which the target became the primary. `None` means that the target may reply to
+    /// clients, or is not the primary.
     took_over_at: Option<Duration>,
-    /// Time since which the target is a member that does not serve. `None` means that it serves.
+    /// Time since which the target is a member that does not serve. `None` means that the target
+    /// serves.
     behind_since: Option<Duration>,
 }
 

@@ -91,8 +91,8 @@ impl<E: Engine> Context<'_, E> {
     }
 
     /// Returns the attributes of a new inode. `directory` has the attributes of the parent
-    /// directory, from which the inode inherits group and project. `None` means that it inherits
-    /// neither.
+    /// directory, from which the inode inherits group and project. `None` means that the inode
+    /// inherits neither.
     pub(crate) fn new_attributes(
         &self,
         inode: InodeId,

@@ -47,9 +47,9 @@ impl<E: Engine> Context<'_, E> {
             }
             return Ok(is_being_shared);
         }
-        // If this session already has the file open, notify it too: as soon as other sessions get
-        // replies, it must not assume any more that its earlier open is the only one, and the reply
-        // to this request may arrive later.
+        // If this session already has the file open, notify this session too. As soon as other
+        // sessions get replies, this session must no longer assume that its earlier open is the
+        // only one. The reply to this request may arrive later than those replies.
         let holders = holders.to_vec();
         let number = self.next_number()?;
         if self.shared.sharing.notify(inode, &holders, number) {

@@ -52,8 +52,8 @@ pub(super) struct MembershipState {
     refused_take_overs: LineLimit,
     /// Limits the rate of log lines about clients that management has not evicted.
     pub(super) refused_evictions: LineLimit,
-    /// The reason why the target does not serve although it is the primary. `None` means that it
-    /// serves, or is not the primary.
+    /// The reason why the target does not serve although it is the primary. `None` means that the
+    /// target serves, or is not the primary.
     pub(super) halted: RefCell<Option<String>>,
     /// How long replies have waited for the disk of this primary.
     pub(super) own_disk: OwnDiskWait,

@@ -10,8 +10,8 @@ use skep_types::map::{Condition, KnownReason, TargetHealth};
 use std::cell::Cell;
 use std::time::Duration;
 
-/// The time at which replies began to wait for the disk of the primary. `None` means that they do
-/// not wait for it.
+/// The time at which replies began to wait for the disk of the primary. `None` means that no reply
+/// waits for this disk.
 #[derive(Debug, Default)]
 pub(super) struct OwnDiskWait(Cell<Option<Duration>>);
 

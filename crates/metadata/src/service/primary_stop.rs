@@ -11,12 +11,12 @@
 //! the group.
 //!
 //! # Members that stop at the same time
-//! If all services of a cluster stop, no member should take over. So [`SETTLE`] after the beginning
-//! of its own stop, the primary sends each member a request, and hands the group over only to a
-//! member that confirms the whole log in reply to this or a later request. A backup member that
-//! stops refuses such a request. A previous primary that stops confirms only requests without the
-//! id of its process, and such a confirmation does not count. So two stopping members never hand a
-//! group back and forth.
+//! If all services of a cluster stop, no member should take over. So the primary waits for
+//! [`SETTLE`] after the beginning of its own stop, and then sends each member a request. The
+//! primary hands the group over only to a member that confirms the whole log in reply to this or a
+//! later request. A backup member that stops refuses such a request. A previous primary that stops
+//! confirms only requests without the id of its process, and such a confirmation does not count. So
+//! two stopping members never hand a group back and forth.
 //!
 //! # Invariants
 //! - The primary serves until it gets the map with another primary, or until [`STOP_LIMIT`].

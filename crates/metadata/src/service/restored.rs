@@ -48,8 +48,8 @@ impl RestoredMarks {
     }
 
     /// If the directory has the mark `restored`, makes the primary skip numbers that it may have
-    /// assigned, and sets the mark `removal-off`. The caller calls this before the primary's first
-    /// event.
+    /// assigned, and sets the mark `removal-off`. The caller calls this function before the
+    /// primary's first event.
     pub(super) fn apply<E: Engine>(&self, target: &mut MetadataTarget<E>) -> Result<()> {
         if self.is_restored.get() {
             restored::mark(&self.directory, REMOVAL_OFF_MARK)?;

@@ -171,7 +171,7 @@ impl ReplayWindow {
         self.progress_at = now;
     }
 
-    /// Closes the window without a replay. Call this only before the first request.
+    /// Closes the window without a replay. Call this function only before the first request.
     pub(crate) fn close(&mut self) {
         *self = Self::default();
     }

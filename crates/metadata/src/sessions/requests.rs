@@ -321,7 +321,7 @@ impl<E: Engine> MetadataTarget<E> {
     }
 
     /// Whether a session has ended. An `OpenSession` request for an ended session is a late retry,
-    /// and must not reopen the session: the target later deletes the stored replies of the session,
+    /// and must not reopen the session. The target later deletes the stored replies of the session,
     /// and a late retry of another request would then run a second time.
     pub(super) fn has_ended(&self, session: SessionId) -> Result<bool> {
         Ok(self.table.get(&Key::SessionEnd(session).to_bytes())?.is_some())

@@ -93,7 +93,8 @@ pub struct Stopped<E> {
     pub engine: E,
     /// The log records that are not yet in the store.
     pub records: Vec<Record>,
-    /// LSN and epoch of the record before `records`. Epoch zero means that it is not known.
+    /// LSN and epoch of the record before `records`. Zero as the epoch means that the epoch is not
+    /// known.
     pub previous: (Lsn, Epoch),
     /// LSN of the last record that the member has synced.
     pub synced: Lsn,
@@ -198,8 +199,8 @@ impl<E: Engine> Backup<E> {
     }
 
     /// Sets the epoch of the record `lsn`, if it is the last record in the store. The log may not
-    /// have this record, for example after a copy of the store. The caller calls this before the
-    /// first event.
+    /// have this record, for example after a copy of the store. The caller calls this function
+    /// before the first event.
     pub fn set_epoch_of(&mut self, lsn: Lsn, epoch: Epoch) {
         self.records.set_epoch_of(lsn, epoch);
     }

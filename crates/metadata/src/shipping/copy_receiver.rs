@@ -12,8 +12,8 @@
 //! role, and removes the previous store. The primary chooses the parts ([`super::copy_sender`]).
 //!
 //! # Invariants
-//! - For all keys up to `after`, the store equals the primary's store as of record `applied`. It
-//!   has no later key.
+//! - For all keys up to `after`, the store equals the primary's store as of record `applied`. The
+//!   store has no later key.
 //! - The copy counts as complete only after all key-value pairs are durable.
 //!
 //! `check_invariants` checks the state of the receiver, which has no access to the primary's store.

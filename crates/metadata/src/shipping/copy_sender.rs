@@ -99,7 +99,7 @@ pub(crate) fn pair_bytes(pairs: &[StoredPair]) -> u64 {
 
 impl CopySender {
     /// Creates the state of a copy that has not begun. `log_begins` is the LSN of the first record
-    /// that the primary's log on disk has. `None` means that it is unknown.
+    /// that the primary's log on disk has. `None` means that this LSN is unknown.
     pub(super) fn new(log_begins: Option<Lsn>) -> Self {
         Self { log_begins, ..Self::default() }
     }

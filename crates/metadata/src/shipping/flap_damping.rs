@@ -22,7 +22,7 @@ pub(super) struct FlapDamping {
     disk_hung: bool,
     /// Whether the primary has not counted the member since the newest failure.
     is_damped: bool,
-    /// Time since which the member has confirmed records steadily. `None` means that it has
+    /// Time since which the member has confirmed records steadily. `None` means that the member has
     /// confirmed no records since its newest failure.
     steady_since: Option<Duration>,
     /// Time of the newest confirmation.
@@ -32,7 +32,7 @@ pub(super) struct FlapDamping {
 impl FlapDamping {
     /// Notes at the time `now` that the primary stops counting the member because it fails.
     /// `disk_hangs` states whether the disk of the member is the reason. The primary may call this
-    /// several times for one failure.
+    /// function several times for one failure.
     pub(super) fn fail(&mut self, disk_hangs: bool, now: Duration) {
         self.steady_since = None;
         if self.is_damped {

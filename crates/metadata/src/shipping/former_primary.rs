@@ -31,8 +31,8 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub struct FormerPrimary {
     own: OwnGroup,
-    /// The newest group epoch in which this target has released its lease. `None` means that it has
-    /// not released its lease.
+    /// The newest group epoch in which this target has released its lease. `None` means that this
+    /// target has released no lease.
     released_in: Option<Epoch>,
 }
 

@@ -65,7 +65,7 @@ pub(super) enum ReadOutcome {
     /// The piece has the next record.
     Available,
     /// The log on disk does not have the next record. The value is the LSN of the first record that
-    /// the log has. `None` means that it is unknown.
+    /// the log has. `None` means that this LSN is unknown.
     Removed(Option<Lsn>),
 }
 

@@ -18,7 +18,7 @@ use std::collections::VecDeque;
 pub(crate) struct RecordWindow {
     /// LSN of the record before the first record of the window.
     before: Lsn,
-    /// Epoch of the record `before`. Zero means that it is not known.
+    /// Epoch of the record `before`. Zero means that the epoch is not known.
     before_epoch: Epoch,
     records: VecDeque<Record>,
     bytes: usize,

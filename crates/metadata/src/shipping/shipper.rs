@@ -67,8 +67,8 @@ impl Shipper {
     }
 
     /// Makes replies wait for `members`, even if they do not serve, because an earlier process of
-    /// this target may have asked management to mark them as in sync. Call this before the first
-    /// [`Self::set_members`].
+    /// this target may have asked management to mark them as in sync. Call this function before the
+    /// first [`Self::set_members`].
     pub(crate) fn continue_to_count(&mut self, members: Vec<TargetId>) {
         self.counted_before = members;
     }

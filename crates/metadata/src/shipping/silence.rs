@@ -28,8 +28,8 @@ pub(super) struct Silence {
     /// The term of the last request of a primary. `None` means that this process has received no
     /// request.
     term: Option<ReceivedTerm>,
-    /// The term of the last request that this process has acknowledged. `None` means that it has
-    /// acknowledged no request.
+    /// The term of the last request that this process has acknowledged. `None` means that this
+    /// process has acknowledged no request.
     acknowledged: Option<ReceivedTerm>,
     /// Time at which the primary's silence began.
     began: Duration,

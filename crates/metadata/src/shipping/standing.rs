@@ -41,7 +41,7 @@ pub(crate) enum LinkRole {
 pub(super) struct Standing {
     pub(super) role: LinkRole,
     /// Time at which the primary sent the newest request that the member has acknowledged in this
-    /// epoch. `None` means that it has acknowledged no request.
+    /// epoch. `None` means that the member has acknowledged no request in this epoch.
     acknowledged: Option<Duration>,
     /// The end of the lease that ends last, of all that the member has granted in this epoch. Never
     /// decreases.

@@ -21,7 +21,7 @@ use std::time::Duration;
 
 impl<E: Engine> MetadataTarget<E> {
     /// Sets from when on the target may reply to clients, because the previous primary of the group
-    /// may still reply. The caller calls this before the first event.
+    /// may still reply. The caller calls this function before the first event.
     pub fn succeed(&mut self, succession: Succession) {
         self.shipper.succeed(succession);
     }

@@ -12,8 +12,8 @@ use skep_types::InodeId;
 
 impl<E: Engine> MetadataTarget<E> {
     /// Makes the target skip all numbers that it may have assigned after the backup was made. The
-    /// caller calls this before the first event, if the target's directory was restored from a
-    /// backup.
+    /// caller calls this function before the first event, if the target's directory was restored
+    /// from a backup.
     pub fn continue_above_copy(&mut self) {
         self.shared.numbers.skip();
         self.shared.starts.skip();

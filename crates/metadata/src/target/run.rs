@@ -179,7 +179,8 @@ impl<E: Engine> MetadataTarget<E> {
         op.transaction.is_some() && holder_gives_way && has_time
     }
 
-    /// Returns the reason why an operation that stopped waits. `None` means that it has failed.
+    /// Returns the reason why an operation that stopped waits. `None` means that the operation has
+    /// failed.
     fn reason_of(&self, stop: &Stop) -> Option<WaitReason> {
         match stop {
             Stop::Unsafe => Some(self.gates.reason_until_safe(self.gates.next_lsn())),

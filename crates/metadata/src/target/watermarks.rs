@@ -315,8 +315,8 @@ mod tests {
                     }
                     _ if !names.is_empty() => {
                         let index = member as usize % names.len();
-                        // A member appends only records that the primary has sent. Its report may
-                        // be older than its progress.
+                        // A member appends only records that the primary has sent. A report may be
+                        // older than the progress that the member has already reported.
                         let appended = (others[index].0 + more).saturating_sub(2).min(own.0);
                         let synced = (others[index].1 + synced).saturating_sub(2).min(appended);
                         let known: &mut (u64, u64) = &mut others[index];

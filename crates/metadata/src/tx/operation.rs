@@ -24,7 +24,7 @@ pub(crate) enum Source {
 }
 
 impl Source {
-    /// Returns the trace id of the request. Zero means that it has no trace id.
+    /// Returns the trace id of the request. Zero means that the request has no trace id.
     pub(crate) fn trace(&self) -> u128 {
         match self {
             Self::Peer { header, .. } => header.trace,
@@ -91,7 +91,8 @@ pub struct OutgoingCall {
     pub message_version: u16,
     /// Body of the request.
     pub body: Vec<u8>,
-    /// Trace id of the operation that waits for the reply. Zero means that it has no trace id.
+    /// Trace id of the operation that waits for the reply. Zero means that the operation has no
+    /// trace id.
     pub trace: u128,
 }
 
@@ -127,14 +128,14 @@ pub(crate) struct Operation {
     pub(crate) body: Vec<u8>,
     /// Calls of the operation to other groups, in the order in which it makes them.
     pub(crate) remote_calls: Vec<RemoteCall>,
-    /// Id of the transaction that the operation coordinates. `None` means that it has asked no
-    /// group to prepare steps.
+    /// Id of the transaction that the operation coordinates. `None` means that the operation has
+    /// asked no group to prepare steps.
     pub(crate) transaction: Option<u64>,
     /// Groups that the operation has asked to prepare steps of `transaction`.
     pub(crate) participants: Vec<GroupId>,
     /// The time until which the operation keeps this transaction while it waits for a lock of
-    /// another group's transaction. `None` means that it has not waited for such a lock since it
-    /// last started over.
+    /// another group's transaction. `None` means that the operation has not waited for such a lock
+    /// since the operation last started over.
     pub(crate) keeps_until: Option<Duration>,
     /// The rename lock, if the operation has it: the id of the transaction that owns it, and
     /// the root's group, which has granted it.
@@ -146,8 +147,8 @@ pub(crate) struct Operation {
     pub(crate) restarts: u32,
     /// Number of these restarts for which the reason was that a name led to no inode.
     pub(crate) revalidations: u32,
-    /// The file whose truncation the operation has awaited since its last run. `None` means that it
-    /// has awaited no truncation.
+    /// The file whose truncation the operation has awaited since its last run. `None` means that
+    /// the operation has awaited no truncation.
     pub(crate) awaited_truncation: Option<InodeId>,
     /// The first reply, if the operation replays a change. `None` for all other operations.
     pub(crate) first_reply: Option<FirstReply>,
@@ -178,8 +179,8 @@ impl Operation {
         }
     }
 
-    /// Returns the session that must exist for the operation to run. `None` means that it needs no
-    /// session: it is internal work, or its request modifies nothing.
+    /// Returns the session that must exist for the operation to run. `None` means that the
+    /// operation needs no session: the operation is internal work, or its request modifies nothing.
     pub(crate) fn session_needed(&self) -> Option<SessionId> {
         let header = self.header()?;
         let line = skep_wire::catalog::message(header.message)?;

@@ -53,7 +53,7 @@ impl Numbers {
     }
 
     /// Skips more numbers than the target can have assigned after the backup of its directory. The
-    /// caller calls this before it takes the first number.
+    /// caller calls this function before it takes the first number.
     pub(crate) fn skip(&mut self) {
         *self = Self::new(Some(self.reserved.0 + SKIPPED_NUMBERS), self.reserved.1);
     }

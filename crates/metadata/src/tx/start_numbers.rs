@@ -56,7 +56,7 @@ impl StartNumbers {
 
     /// Skips more start numbers than the target can have used after the backup of its directory.
     /// All changes that the target acknowledged before this start then count as lost. The caller
-    /// calls this before it logs the start.
+    /// calls this function before it logs the start.
     pub(crate) fn skip(&mut self) {
         if let Some((number, first)) = self.first.pop_last() {
             self.first.insert(number + SKIPPED_STARTS, first);

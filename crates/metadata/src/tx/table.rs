@@ -167,8 +167,8 @@ impl<E: Engine> Table<E> {
         !self.has_batch() || self.batch_bytes + bytes <= record_bytes
     }
 
-    /// Ends the log record in progress, and returns its payload. Its changes then count as logged
-    /// changes that no sync covers yet.
+    /// Ends the log record in progress, and returns its payload. The changes of this record then
+    /// count as logged changes that no sync covers yet.
     pub(crate) fn log_batch(&mut self) -> Vec<u8> {
         self.batch_bytes = 0;
         let changes = self.batch.iter().map(|(key, value)| (key.as_slice(), value.as_deref()));

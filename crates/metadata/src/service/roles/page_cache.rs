@@ -16,8 +16,9 @@ impl Parts<'_> {
 
     /// Like [`Self::mark_page_cache`], for a backup member. Does nothing while the member lacks
     /// records. If acknowledged changes may be lost, also does nothing while the target may still
-    /// lead and wait for their replay: the cluster map names it as the primary, or the map is old,
-    /// so a newer map may name it. `log_epoch` is the highest epoch of a record in the log.
+    /// lead and wait for the replay of these changes. The target may lead if the cluster map names
+    /// it as the primary, or if the map is old, since a newer map may name it. `log_epoch` is the
+    /// highest epoch of a record in the log.
     pub(super) fn mark_page_cache_of_member(
         &mut self,
         membership: &Membership,

@@ -204,7 +204,7 @@ fn beat(member: &mut Member, first: u64, last: u64, now: Duration) {
 }
 
 /// Passes a tick at `now`. Returns the field `lacks_records` of the request to take over that the
-/// member sends. `None` means that it sends no request.
+/// member sends. `None` means that the member sends no request.
 pub(super) fn asks(member: &mut Member, now: Duration) -> Option<bool> {
     member.handle(vec![Event::Tick], now);
     member.asked.pop().map(|it| it.lacks_records)

@@ -23,8 +23,8 @@ fn reply_to<R: Request>(former: &mut FormerPrimary, request: &R) -> Result<LogHe
     }
 }
 
-/// Returns the new primary of epoch 4. It has granted a lease to the former primary until later
-/// than its present time.
+/// Returns the new primary of epoch 4. The lease that it granted to the former primary ends later
+/// than the present time of the new primary.
 fn new_primary() -> Primary {
     let (mut member, mut primary) = (Member::begin(3), Primary::begin(3));
     let request = ship(1..1, 0, 0);
