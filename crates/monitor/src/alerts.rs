@@ -122,7 +122,8 @@ struct Active {
     last_seen_ms: u64,
     /// The severity of the finding. An announced alert has it after a while.
     severity: &'static str,
-    /// Time since which this severity is not that of the alert. `None` means that they are equal.
+    /// Time since which this severity is not that of the alert. `None` means that the two
+    /// severities are equal.
     differs_since_ms: Option<u64>,
     /// Whether an earlier process of the monitor had the alert, and this process has not found the
     /// problem yet.
@@ -241,7 +242,9 @@ impl AlertBook {
         }
     }
 
-    /// Lets all alerts last at the time `now_ms`, because it is not known which findings exist.
+    /// Counts the findings of all alerts as present at the time `now_ms`. The monitor calls this
+    /// function in a round without a cluster map, because the findings of such a round are
+    /// incomplete.
     pub(crate) fn hold(&mut self, now_ms: u64) {
         self.active.values_mut().for_each(|active| active.last_seen_ms = now_ms);
     }

@@ -27,7 +27,7 @@ pub(crate) struct Work {
     done: Option<u64>,
     /// Amount of all work, counted in `unit`. `None` means that only `left` is known.
     total: Option<u64>,
-    /// Amount of work that is left, counted in `unit`. `None` means that it is not known.
+    /// Amount of work that is left, counted in `unit`. `None` means that the amount is not known.
     left: Option<u64>,
     /// Unit of the amounts of work: `pairs`, `bytes`, `chunk files` or `directories`.
     unit: &'static str,

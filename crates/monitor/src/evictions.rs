@@ -70,7 +70,7 @@ pub(crate) struct EvictedClient {
     /// Its host and mount point. If some of several clients were evicted and it is not known which
     /// ones, the text has the names of all of them.
     pub(crate) name: String,
-    /// The reason for the eviction. Empty if it is not known.
+    /// The reason for the eviction. Empty if the reason is not known.
     pub(crate) reason: String,
 }
 
@@ -142,7 +142,7 @@ impl EvictionWatch {
     }
 
     /// Reports the vanished clients if fewer clients have left. `left` is the number of clients
-    /// that have left. `None` means that it is not known.
+    /// that have left. `None` means that the number is not known.
     fn report_uncounted(&mut self, now_ms: u64, left: Option<usize>) {
         let vanished = std::mem::take(&mut self.vanished);
         let names: Vec<String> = vanished.into_iter().map(|(_, name)| name).collect();

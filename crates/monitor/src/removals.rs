@@ -11,7 +11,7 @@
 /// free less space than its length.
 const LEAST_BYTES: u64 = 64 << 10;
 /// Time after which the history may remove a file again although other programs took the space of
-/// the last removed file, in milliseconds. They may have stopped since then.
+/// the last removed file, in milliseconds. Those programs may have stopped since then.
 const AGAIN_AFTER_MS: u64 = 3_600_000;
 
 /// The last removal of a file.

@@ -290,7 +290,8 @@ fn has_port(address: &str) -> bool {
 }
 
 impl MonitorSettings {
-    /// Reads the certificate and the key of the web page. `None` means that it is not encrypted.
+    /// Reads the certificate and the key of the web page. `None` means that the page is not
+    /// encrypted.
     ///
     /// # Errors
     /// `Configuration` or `Unsupported` as [`ServerTls::open`].

@@ -37,11 +37,11 @@ impl Attempts {
 /// The treatment of a password that a client has sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Treatment {
-    /// The monitor compares it with the right password.
+    /// The monitor compares the password with the right password.
     Check,
-    /// It is known to be wrong.
+    /// The password is known to be wrong.
     Wrong,
-    /// The address has no attempts left, so the monitor does not compare it.
+    /// The address has no attempts left, so the monitor does not compare the password.
     Refuse,
 }
 
