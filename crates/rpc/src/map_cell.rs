@@ -219,8 +219,8 @@ impl MapCell {
     }
 
     /// Keeps the targets that are lost in `former` marked in all maps of this cell. `former` is a
-    /// map that an earlier process of the node has stored. The caller calls this once, before the
-    /// first change of the map.
+    /// map that an earlier process of the node has stored. The caller calls this function once,
+    /// before the first change of the map.
     pub(crate) fn remember_losses(&self, former: &ClusterMap) {
         let held = self.map.lock().unwrap_or_else(PoisonError::into_inner);
         self.losses().known.extend(lost_targets(former));

@@ -200,8 +200,8 @@ impl Router {
     /// - `TimedOut` if the reply does not arrive within `patience`. The connection then ends, so
     ///   that requests do not pile up at a process that is stopped.
     /// - `Disconnected` if another call is connecting to the member. If calls waited for the
-    ///   connection, those to a host that is down would pile up in the memory of this process: each
-    ///   attempt to connect ends only one call, and the primary repeats its calls faster.
+    ///   connection, the calls to a host that is down would pile up in the memory of this process.
+    ///   Each attempt to connect ends only one call, and the primary repeats its calls faster.
     /// - `Disconnected` if the process of the member has too many connections. `NotReady` has
     ///   another meaning in a reply of a member: the service of the member stops.
     /// - The other errors of [`Connection::call`].
