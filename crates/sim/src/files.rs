@@ -133,8 +133,7 @@ impl Files {
     }
 
     /// Records the reply to a truncation by this client that did not claim the present state of the
-    /// file, because the client had no state of the file, or another state, when it sent the
-    /// request.
+    /// file. The client had no state of the file, or another state, when it sent the request.
     fn truncated_unclaimed(&mut self, attributes: &Attributes, now: Duration) {
         if let Some(file) = self.known.get_mut(&attributes.inode) {
             file.has_unclaimed_truncation = true;

@@ -38,7 +38,7 @@ const STALL_MICROS: (u64, u64) = (50_000, 9_000_000);
 #[derive(Debug, Default)]
 pub(super) struct DiskState {
     hangs_until: Duration,
-    /// Since when the disk is full. `None` means that it has space.
+    /// Since when the disk is full. `None` means that the disk has space.
     full_since: Option<Duration>,
     full_until: Duration,
     /// Whether the next batch with replies stalls.
@@ -106,7 +106,7 @@ impl Cluster {
     }
 
     /// If an event waits for a disk that hangs, returns the time at which it may happen. `None`
-    /// means that it may happen now.
+    /// means that the event may happen now.
     pub(super) fn hangs_until(&mut self, event: &GroupEvent) -> Option<Duration> {
         let member = match event {
             GroupEvent::Synced { member, .. }
