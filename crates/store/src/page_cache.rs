@@ -119,8 +119,8 @@ impl MemberMarkFile {
         self.written.as_ref().map_or(MemberContents::Whole, |mark| mark.contents)
     }
 
-    /// Makes the member mark durable. The member must call this before it confirms a record of this
-    /// group. Blocks.
+    /// Makes the member mark durable. The member must call this function before it confirms a
+    /// record of this group. Blocks.
     ///
     /// # Errors
     /// Errors of the file system, which name the path.
@@ -145,7 +145,7 @@ impl MemberMarkFile {
     /// Adds `member` durably to the counted members in the member mark, because this target sends a
     /// request about the member to management in `epoch`. [`CountedMembers`] lists the kinds of
     /// requests. `version` is a version of the cluster map that contains the member. The caller
-    /// must call this before it sends the request. Blocks.
+    /// must call this function before it sends the request. Blocks.
     ///
     /// # Errors
     /// Errors of the file system, which name the path.
@@ -158,8 +158,8 @@ impl MemberMarkFile {
 
     /// Stores durably in the member mark that this target has received the cluster map of the
     /// version `version`, in which its group has the epoch `epoch`. So a start with an older map
-    /// finds that the map is old. A member must call this before it confirms records or replies in
-    /// this epoch. Blocks.
+    /// finds that the map is old. A member must call this function before it confirms records or
+    /// replies in this epoch. Blocks.
     ///
     /// `record` becomes the recorded state of the group. The caller passes the present recorded
     /// state if the map may come from a management that was restored from a backup. The function
