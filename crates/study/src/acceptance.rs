@@ -39,7 +39,7 @@ type Key<'a> = (&'a str, Option<u32>, Operation, Cache);
 /// servers. `rows` is the table of a study, and `least` is the required share of the limit.
 ///
 /// The limit of a row is the smaller rate of its servers and of its clients. The function uses the
-/// highest limit and the highest result of all rows with equally many servers, so a row with few
+/// highest limit and the highest result of all rows with equally many servers. So a row with few
 /// clients, which attains the limit of these clients, does not count as a good result of the
 /// servers.
 ///
