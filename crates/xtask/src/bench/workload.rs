@@ -338,7 +338,7 @@ impl Worker {
         })
     }
 
-    /// Returns the path of a parent of directories.
+    /// Returns the path of the parent directory with the index `index`.
     fn parent(&self, index: u64) -> PathBuf {
         self.directory.join(format!("parent-{index:04}"))
     }
