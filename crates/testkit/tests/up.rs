@@ -249,7 +249,7 @@ fn restarted_cluster_has_the_same_files_and_addresses() {
     cluster.stop();
     let data = cluster.data().display().to_string();
     let other = cluster::skep(["up", "--detach", "--data-dir", &data, "--metadata-targets", "2"]);
-    assert!(other.expect_failure().contains("was created with 1 metadata"));
+    assert!(other.expect_failure().contains("was created with --metadata-targets 1"));
 }
 
 #[test]

@@ -248,10 +248,10 @@ impl Layout {
             && management_nodes >= before.management_nodes;
         if known.is_some() && !is_possible {
             return Err(refused(format!(
-                "cannot change the shape of the cluster in {}: the cluster was created with {} \
-                 metadata targets, {} copies of metadata, {} management nodes and {} storage \
-                 services of {} targets; only more --storage-services and --management-nodes can \
-                 be added",
+                "cannot change the shape of the cluster in {}: the cluster was created with \
+                 --metadata-targets {} --metadata-copies {} --management-nodes {} \
+                 --storage-services {} --targets-per-service {}; only more --storage-services and \
+                 --management-nodes can be added",
                 self.data.display(),
                 before.metadata_targets,
                 before.metadata_copies,
@@ -343,7 +343,7 @@ mod tests {
         }
         for refused in [wanted(Some(2), None, None), wanted(None, Some(2), None)] {
             let error = layout.shape(refused).unwrap_err();
-            assert!(error.context().contains("was created with 1 metadata"), "{error}");
+            assert!(error.context().contains("was created with --metadata-targets 1"), "{error}");
         }
     }
 

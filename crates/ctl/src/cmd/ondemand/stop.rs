@@ -124,7 +124,7 @@ fn save(system: &mut OnDemand, args: &StopArgs, reach: &Reach) -> Result<()> {
 fn as_text(outcome: &OnDemandOutcome) -> String {
     let (hosts, seconds) = (outcome.hosts.len(), outcome.seconds);
     if outcome.problems.is_empty() {
-        return format!("Removed {} from {hosts} hosts ({seconds:.1} s)", outcome.name);
+        return format!("Removed {} from all hosts (hosts: {hosts}, {seconds:.1} s)", outcome.name);
     }
     format!(
         "Removed {} from {hosts} of {} hosts ({seconds:.1} s). Repair these hosts, and run the \
@@ -151,7 +151,7 @@ mod tests {
             problems: Vec::new(),
             seconds: 1.25,
         };
-        assert_eq!(as_text(&outcome), "Removed x from 2 hosts (1.2 s)");
+        assert_eq!(as_text(&outcome), "Removed x from all hosts (hosts: 2, 1.2 s)");
         outcome.problems.push(HostProblem { host: "n2".into(), problem: "no route".into() });
         let text = as_text(&outcome);
         assert!(
