@@ -136,6 +136,26 @@ fn files_of_listed_targets_count_as_stored_data() {
     assert_eq!(stored(), format!("{}\n", full.display()));
 }
 
+/// A removal without `--destroy-data` would erase a disk whose files it could not list.
+#[test]
+fn target_on_a_failed_disk_counts_as_stored_data() {
+    let directory = tempfile::tempdir().unwrap();
+    let list = directory.path().join("deploy.list");
+    std::fs::write(&list, "cluster scratch\ntarget /nowhere/skep\n").unwrap();
+    let stored = |error: &str| {
+        let script = format!(
+            "set -eu\nlist={}\nfind() {{ echo \"find: '$1': {error}\" >&2; return 1; }}\n\
+             {STORED}\nstored_data\n",
+            list.display()
+        );
+        let output = Command::new("sh").args(["-c", &script]).output().unwrap();
+        assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    assert_eq!(stored("Input/output error"), "/nowhere/skep\n");
+    assert_eq!(stored("No such file or directory"), "");
+}
+
 /// An interrupted deployment may have left a disk that is not mounted.
 #[test]
 fn disk_that_is_not_mounted_counts_as_stored_data() {

@@ -8,7 +8,12 @@ device_of() { # device at the deployment, UUID of the file system
   else return 1
   fi
 }
-has_files() { [ -n "$(find "$1" -xdev ! -type d 2>/dev/null | head -n 1)" ]; }
+# Whether a directory may have files. A directory that cannot be read, for example because its disk has
+# failed, counts as having files. A missing directory has no files.
+has_files() { # directory
+  [ -n "$(LC_ALL=C find "$1" -xdev ! -type d 2>&1 | grep -v ': No such file or directory$' |
+    head -n 1)" ]
+}
 # Prints the data that a removal deletes, one path per line: the directory of management, the
 # directories of targets, and the mount points of disks, each with its device. Omits directories without
 # files. A disk that is not mounted counts as data, because its files cannot be listed. Its line ends
