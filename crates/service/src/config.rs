@@ -54,13 +54,31 @@ struct SettingValue {
 /// `Configuration` with all problems, one per line: an unreadable file, unknown settings, values of
 /// a wrong type, and the problems that [`Manual::problems`] returns.
 pub fn load<T: Manual>(file: Option<&Path>, overrides: &[(String, String)]) -> Result<Loaded<T>> {
+    load_from(file.map(|path| (path.display().to_string(), read(path))), overrides)
+}
+
+/// Checks the settings in a table in the same way as [`load`] checks the settings in a file. Each
+/// problem with a setting begins with `origin`.
+///
+/// # Errors
+/// `Configuration` with all problems, one per line: unknown settings, values of a wrong type, and
+/// the problems that [`Manual::problems`] returns.
+pub fn check<T: Manual>(table: Table, origin: &str) -> Result<()> {
+    load_from::<T>(Some((origin.to_owned(), Ok(table))), &[]).map(drop)
+}
+
+/// Loads settings from a table and the command line. The table comes with its origin. A file that
+/// cannot be read has the reason in the place of its table.
+fn load_from<T: Manual>(
+    table: Option<(String, std::result::Result<Table, String>)>,
+    overrides: &[(String, String)],
+) -> Result<Loaded<T>> {
     let mut values = defaults::<T>();
     let mut problems = Vec::new();
     let mut given = Vec::new();
     let mut is_readable = true;
-    if let Some(path) = file {
-        let origin = path.display().to_string();
-        match read(path) {
+    if let Some((origin, table)) = table {
+        match table {
             Ok(table) => flatten("", &table, &values, &origin, &mut given),
             Err(problem) => {
                 is_readable = false;

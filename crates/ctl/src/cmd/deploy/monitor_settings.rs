@@ -6,7 +6,6 @@ use skep_deploy::hosts::Deployment;
 use skep_monitor::MonitorSettings;
 use skep_service::config;
 use skep_types::{Error, Result};
-use toml::{Table, Value};
 
 /// Checks the table `[monitor]` of a hosts file.
 ///
@@ -14,27 +13,13 @@ use toml::{Table, Value};
 /// `Configuration` with all problems, one per line: unknown settings, and values that the monitor
 /// refuses.
 pub(super) fn check(deployment: &Deployment) -> Result<()> {
-    let mut settings = vec![("directory".to_owned(), MONITOR_DIRECTORY.to_owned())];
-    leaves("", &deployment.monitor, &mut settings);
-    let checked = config::load::<MonitorSettings>(None, &settings);
-    checked.map(drop).map_err(|error| {
-        // The settings do not come from the command line, but from the hosts file.
-        let problems = error.context().replace("command line: ", "");
+    let mut settings = deployment.monitor.clone();
+    settings.insert("directory".into(), MONITOR_DIRECTORY.into());
+    config::check::<MonitorSettings>(settings, "[monitor]").map_err(|error| {
+        let problems = error.context();
         let what = format!("cannot use the table [monitor] of the hosts file: {problems}");
         Error::new(error.code(), what)
     })
-}
-
-/// Appends the settings in a table, each with its dotted key.
-fn leaves(prefix: &str, table: &Table, found: &mut Vec<(String, String)>) {
-    for (key, value) in table {
-        let key = if prefix.is_empty() { key.clone() } else { format!("{prefix}.{key}") };
-        match value {
-            Value::Table(inner) => leaves(&key, inner, found),
-            Value::String(text) => found.push((key, text.clone())),
-            other => found.push((key, other.to_string())),
-        }
-    }
 }
 
 #[cfg(test)]
@@ -63,6 +48,9 @@ mod tests {
             ("[monitor]\npasword_file = \"/p\"\n", "unknown setting `pasword_file`"),
             ("[monitor.alerts]\nwebhook = \"ftp://x\"\n", "`alerts.webhook`"),
             ("[monitor.tls]\nkey = \"/k\"\n", "`tls.certificate`"),
+            // The option `--set` of the monitor accepts these texts, and its file does not.
+            ("[monitor.alerts]\ncommand = \"/usr/local/bin/notify\"\n", "`alerts.command`"),
+            ("[monitor.alerts]\nqueue = \"9\"\n", "`alerts.queue`"),
         ] {
             let error = checked(monitor).unwrap_err();
             assert!(error.context().contains(words), "{monitor}: {error}");
