@@ -5,7 +5,8 @@ device_number() { # device
   hex=$(stat -L -c '%t %T' "$1" 2>/dev/null) || return 1
   echo "$((0x${hex% *})):$((0x${hex#* }))"
 }
-# Time limit for a read of a disk, in seconds.
+# Time limit for a read of a disk, in seconds. If the kernel does not let the read end, timeout(1) waits
+# for the kernel, and only the time limit of the script that reads the facts applies.
 READ_LIMIT=20
 # Prints why the file system of a disk that is mounted on a directory does not work. Fails if it works,
 # or if no disk is mounted there. After an error, XFS shuts down, and then each read of a directory
@@ -38,7 +39,9 @@ failed_mount() { # mount point
   fi
   case "$status" in
     0) return 1 ;;
-    124) echo "a read does not end within $READ_LIMIT s" ;;
+    124)
+      busy='if the disk is only busy, repeat the command later'
+      echo "a read does not end within $READ_LIMIT s ($busy)" ;;
     *) echo "a read fails (${text##*: })" ;;
   esac
 }
