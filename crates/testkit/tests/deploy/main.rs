@@ -177,11 +177,15 @@ fn check_failed_file_system(site: &mut DeploySite, disk: &LoopDevice) {
     {
         assert!(refused.contains(words), "{words}: {refused}");
     }
-    // The service may have ended already, because it has no other target.
-    let unmount = format!(
-        "kill $(cat /run/skep/storage.pid) || true\nuntil umount {point}; do sleep 0.1; done"
-    );
-    site.host("s1").run(&unmount).expect_success();
+    // The service may have ended already, because it has no other target. Wait for its end, because
+    // the next deployment starts only services that do not run.
+    let host = site.host("s1");
+    let runs = "pid=$(cat /run/skep/storage.pid); grep -qs storage /proc/$pid/cmdline";
+    host.run(&format!("if {runs}; then kill $pid || true; fi")).expect_success();
+    wait_for("the storage service ends", PATIENCE, || {
+        host.run(&format!("if {runs}; then exit 1; fi")).status.success().then_some(())
+    });
+    host.run(&format!("umount {point}")).expect_success();
     let repaired = site.deploy("apply --output json").expect_success();
     for step in ["mount the disks", "start storage"] {
         assert!(repaired.contains(&format!("\"step\": \"{step}\"")), "{step}: {repaired}");
