@@ -3,6 +3,7 @@
 //! administrator.
 
 use serde_json::Value;
+use skep_testkit::process::{Process, Suspended};
 use skep_testkit::target_disk::{DiskKind, TargetDisk};
 use skep_testkit::view::Typed;
 use skep_testkit::{Cluster, Mounted, PATIENCE, Shape, Transport, files, wait_for};
@@ -123,6 +124,36 @@ fn targets_serve_while_another_target_cannot_be_opened() {
     assert_read(&before);
     assert_read(&during);
     cluster.skep(&["health", "check"]);
+}
+
+/// After a boot without the disk of a target, the directory of the target is an empty mount point.
+/// The service must not make a new target there.
+#[test]
+fn empty_mount_point_of_a_missing_disk_stays_empty() {
+    let cluster = Cluster::start(three_targets());
+    cluster.turn_off_inline_bytes();
+    let before = write_files(&cluster, "before", 30);
+    let path = first_storage_target(&cluster);
+    let disk = path.with_extension("disk");
+    // The supervisor must start the service only after the directory has been replaced.
+    let supervisors = Suspended::of(cluster.processes("up"));
+    cluster.processes("storage").iter().for_each(Process::kill);
+    files::rename(&path, &disk);
+    files::create_dir(&path);
+    drop(supervisors);
+    wait_for("the missing disk is reported", PATIENCE, || {
+        let target = target(&cluster, &path);
+        let problem = target["problem"].as_str().unwrap_or_default();
+        (target["condition"] == "Down" && problem.contains("mount the disk")).then_some(())
+    });
+    let during = write_files(&cluster, "during", 30);
+    assert_read(&during);
+    assert_eq!(files::read_dir(&path).count(), 0, "the service has changed the mount point");
+    files::remove_dir(&path);
+    files::rename(&disk, &path);
+    wait_for_condition(&cluster, &path, "Serving");
+    assert_read(&before);
+    assert_read(&during);
 }
 
 /// docs/semantics.md 4.8.
