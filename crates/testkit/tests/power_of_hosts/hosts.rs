@@ -4,7 +4,7 @@
 use rustix::fs::OFlags;
 use rustix::process::Signal;
 use skep_testkit::power::{Disk, FileSystem};
-use skep_testkit::process::{self, Process};
+use skep_testkit::process::{self, Process, Suspended};
 use skep_testkit::program::{finish, run};
 use skep_testkit::view::Typed;
 use skep_testkit::{
@@ -119,8 +119,9 @@ impl Hosts {
     /// Kills a metadata service, and waits until other members have taken over the groups whose
     /// primary the service had. Only then lets the supervisor restart the service.
     pub(crate) fn kill_and_wait_for_take_over(&self, service: &str) {
-        let supervisors = self.cluster.processes("up");
-        supervisors.iter().for_each(|it| it.signal(Signal::STOP));
+        // If no member takes over, this value resumes the supervisor. Otherwise the programs of the
+        // failed test would wait for the service without an end.
+        let supervisors = Suspended::of(self.cluster.processes("up"));
         self.processes(&[service]).iter().for_each(Process::kill);
         wait_for("the other members take over", PATIENCE, || {
             let groups = self.cluster.skep_list(&["group", "list"]);
@@ -129,7 +130,7 @@ impl Hosts {
                 members.any(|it| it["is_primary"] == true && it["node_name"] == service);
             (!has_primary).then_some(())
         });
-        supervisors.iter().for_each(|it| it.signal(Signal::CONT));
+        drop(supervisors);
     }
 
     /// Lets all hosts lose their power, including the hosts of clients, and restarts the cluster.
