@@ -4,7 +4,7 @@
 //! `cargo xtask ci --only black-box` installs `pjdfstest` and `fsx` before it runs this test.
 
 use skep_testkit::files;
-use skep_testkit::program::finish;
+use skep_testkit::program::{Finished, finish};
 use skep_testkit::{Cluster, EndGuard, Random, Scratch, Shape, Transport};
 use std::fs;
 use std::io::{Read, Seek};
@@ -19,6 +19,10 @@ const PATIENCE: Duration = Duration::from_secs(300);
 /// Minimum rate of `fsx` in operations per second, even on a busy machine.
 const FSX_SLOWEST: u64 = 50;
 const TRANSPORTS: [Transport; 2] = [Transport::Uring, Transport::Device];
+
+/// The test of `pjdfstest` that may fail, because it opens a running program with `O_RDONLY` and
+/// `O_TRUNC` (`docs/tests/external.md`).
+const MAY_FAIL: &str = "open::etxtbsy";
 
 /// Settings of `pjdfstest`, with users that every Debian system has. The settings omit tests of BSD
 /// features.
@@ -86,18 +90,24 @@ fn pjdfstest_passes() {
         let root = cluster.path().join("pjd");
         files::create_dir(&root);
         files::set_permissions(&root, fs::Permissions::from_mode(0o755));
-        let summary = pjdfstest(&root, false, "");
-        assert!(summary.contains(" 0 failed, 14 skipped, 384 passed"), "{summary}");
-        let summary = pjdfstest(&root, true, "erofs");
-        assert!(summary.contains(" 0 failed, 0 skipped, 13 passed"), "{summary}");
+        let Finished { stdout, stderr, .. } = pjdfstest(&root, false, "");
+        let failed = stdout.lines().filter_map(|line| line.strip_suffix("FAILED"));
+        let failed: Vec<_> = failed.map(str::trim).collect();
+        let expected = match failed[..] {
+            [MAY_FAIL] => " 1 failed, 14 skipped, 383 passed",
+            _ => " 0 failed, 14 skipped, 384 passed",
+        };
+        assert!(stdout.contains(expected), "{stdout}\n{stderr}");
+        let Finished { stdout, stderr, .. } = pjdfstest(&root, true, "erofs");
+        assert!(stdout.contains(" 0 failed, 0 skipped, 13 passed"), "{stdout}\n{stderr}");
         cluster.stop();
     }
 }
 
-/// Runs the suite, and returns its last line. `mount -o remount` needs the mount helper, and
+/// Runs the suite, and returns its output. `mount -o remount` needs the mount helper, and
 /// mount(8) looks for helpers only in `/sbin`. Therefore the suite runs in its own mount namespace,
 /// with a copy of `/sbin` that contains the helper.
-fn pjdfstest(root: &Path, remounts: bool, only: &str) -> String {
+fn pjdfstest(root: &Path, remounts: bool, only: &str) -> Finished {
     let scratch = Scratch::new();
     let second = scratch.directory("second");
     for path in [scratch.path(), &second] {
@@ -113,8 +123,7 @@ fn pjdfstest(root: &Path, remounts: bool, only: &str) -> String {
     command.arg(suite("pjdfstest")).args(["-c", "pjd.toml", "-s"]).arg(&second);
     command.arg("-p").arg(root).args((!only.is_empty()).then_some(only));
     command.env("RUST_BACKTRACE", "0").current_dir(scratch.path());
-    let printed = finish(&mut command, PATIENCE).expect_success();
-    printed.lines().last().unwrap_or_default().to_owned()
+    finish(&mut command, PATIENCE)
 }
 
 fn fsx_operations() -> u64 {

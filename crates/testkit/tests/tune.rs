@@ -108,7 +108,11 @@ fn tune_measure_compares_values_and_restores_them() {
     );
     is_restored();
     let text = with(&["--only", "swappiness", "--number"], &["echo", "fast"]);
-    assert!(text.stderr.contains("'fast' is not a number"), "{}", text.stderr);
+    assert!(
+        text.stderr.contains("the last line of its output, 'fast', is not a number"),
+        "{}",
+        text.stderr
+    );
     run(&["apply", "--root", &at, "--role", "storage"]).expect_success();
     // The command creates no object, so its exit code differs from the code for an object that
     // already exists.

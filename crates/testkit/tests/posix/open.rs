@@ -7,6 +7,7 @@ use skep_testkit::files;
 use std::fs::{self, OpenOptions};
 use std::io::{Read, Write};
 use std::path::Path;
+use std::process::Command;
 
 pub(crate) const CASES: &[Test] = skep_testkit::cases![open:
     open_with_flags_for_another_file_type_is_refused,
@@ -14,6 +15,7 @@ pub(crate) const CASES: &[Test] = skep_testkit::cases![open:
     file_can_be_open_500_times,
     nonblocking_handles_read_and_write,
     open_reads_the_bytes_written_before_the_last_close,
+    program_that_runs_cannot_be_opened_for_writing,
 ];
 
 fn with(path: &Path, flags: OFlags) -> rustix::io::Result<rustix::fd::OwnedFd> {
@@ -78,4 +80,19 @@ fn open_reads_the_bytes_written_before_the_last_close(root: &Path) {
         assert_eq!(files::metadata(&path).len(), bytes.len() as u64);
         assert!(files::read(&path) == bytes);
     }
+}
+
+/// docs/semantics.md 5.10.
+fn program_that_runs_cannot_be_opened_for_writing(root: &Path) {
+    let program = root.join("program");
+    ok(fs::copy("/bin/sleep", &program));
+    let len = files::metadata(&program).len();
+    let mut running = ok(Command::new(&program).arg("60").spawn());
+    let writing = [OFlags::WRONLY, OFlags::RDWR, OFlags::WRONLY | OFlags::TRUNC];
+    let results = writing.map(|flags| with(&program, flags).err());
+    ok(running.kill());
+    ok(running.wait());
+    assert_eq!(results, [Some(Errno::TXTBSY); 3]);
+    assert_eq!(files::metadata(&program).len(), len);
+    drop(ok(with(&program, OFlags::RDWR)));
 }
