@@ -337,7 +337,7 @@ mod tests {
         let management =
             |nodes| WantedShape { management_nodes: Some(nodes), ..wanted(None, None, None) };
         assert_eq!(layout.shape(management(3)).unwrap().management_nodes, 3);
-        for (nodes, problem) in [(2, "1, 3 or 5"), (1, "3 management nodes")] {
+        for (nodes, problem) in [(2, "1, 3 or 5"), (1, "--management-nodes 3")] {
             let error = layout.shape(management(nodes)).unwrap_err();
             assert!(error.context().contains(problem), "{error}");
         }

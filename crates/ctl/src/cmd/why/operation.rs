@@ -174,7 +174,7 @@ mod tests {
         let own = as_text(&OperationReport { client: String::new(), ..report.clone() });
         assert!(own.starts_with("create took 1.2 s, on this mount, user 1000;"), "{own}");
         assert!(
-            text.contains("- 2 more") && text.contains("cannot get records from storage-1"),
+            text.contains("not listed: 2\n") && text.contains("cannot get records from storage-1"),
             "{text}"
         );
         assert!(!text.contains('\u{1b}'), "names cannot move the cursor");
