@@ -4,7 +4,7 @@ use crate::context::Context;
 use crate::file_system::FileSystem;
 use crate::reply::{DOT, DOT_DOT, Failure, Listing, Outcome, ReplyBody, Validity};
 use crate::request::directories::DirectoryRequest;
-use skep_types::{Attributes, InodeId};
+use skep_types::InodeId;
 
 pub(crate) async fn perform<F: FileSystem>(
     context: &Context<F>,
@@ -45,16 +45,12 @@ async fn read<F: FileSystem>(
         return Ok(Listing::new(max_bytes, None).finish());
     }
     let listed = fs.read_directory(directory, after, max_bytes, with_attributes).await?;
-    let is_shared = |inode| fs.is_shared(inode);
-    let note_shown = |attributes: &Attributes| fs.note_shown(attributes);
-    let note_shown_with_name = |attributes: &Attributes| fs.note_shown_with_name(attributes);
     let validity_left = context.validity_since(begun);
-    let usual = || validity_left;
     let validity = Validity {
-        usual: &usual,
-        is_shared: &is_shared,
-        note_shown: &note_shown,
-        note_shown_with_name: &note_shown_with_name,
+        usual: &|| validity_left,
+        is_shared: &|inode| fs.is_shared(inode),
+        note_shown: &|attributes| fs.note_shown(attributes),
+        note_shown_with_name: &|attributes| fs.note_shown_with_name(attributes),
     };
     let mut listing = Listing::new(max_bytes, with_attributes.then_some(validity));
     if cursor < DOT {
