@@ -53,8 +53,9 @@ pub(super) async fn bits_of_change<F: FileSystem>(
     }
 }
 
-/// Returns the bits that metadata must clear, from attributes that may be up to a second old: both
-/// bits, if the file had neither of them. `None` means that the caller must request the attributes.
+/// Returns the bits that metadata must clear, from attributes that may be as old as attributes in
+/// the kernel's cache: both bits, if the file had neither of them. `None` means that the caller
+/// must request the attributes.
 ///
 /// # Hazard: another host sets a bit at the same time
 /// Another host may have set the set-user-id bit since. If metadata kept this bit, a program with
