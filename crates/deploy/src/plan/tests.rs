@@ -148,21 +148,18 @@ fn monitor_moves_and_stops_as_the_hosts_file_requests() {
         steps.retain(|it| it.starts_with("monitor:") || it.contains("configuration"));
         steps
     };
+    let started_again = |host: &str| {
+        [
+            format!("install: {host}: write the configuration and the systemd units"),
+            "monitor: m1: stop monitor".to_owned(),
+            format!("monitor: {host}: start monitor"),
+        ]
+    };
     let moved = GOOD.replace("[\"client\",", "[\"client\", \"monitor\",");
-    let expected = [
-        "install: s1: write the configuration and the systemd units",
-        "monitor: m1: stop monitor",
-        "monitor: s1: start monitor",
-    ];
-    assert_eq!(of_monitor(&moved), expected);
+    assert_eq!(of_monitor(&moved), started_again("s1"));
     assert_eq!(of_monitor(&format!("monitor = false{GOOD}")), ["monitor: m1: stop monitor"]);
     let configured = GOOD.replace("[mount]", "[monitor]\nhistory = \"32 MiB\"\n[mount]");
-    let expected = [
-        "install: m1: write the configuration and the systemd units",
-        "monitor: m1: stop monitor",
-        "monitor: m1: start monitor",
-    ];
-    assert_eq!(of_monitor(&configured), expected);
+    assert_eq!(of_monitor(&configured), started_again("m1"));
     let mut stopped = complete(&deployment);
     stopped.hosts.get_mut("m1").unwrap().running.remove(&Role::Monitor);
     let steps = lines(&apply(&deployment, &program(), &stopped));
