@@ -12,7 +12,7 @@
 mod cluster;
 
 use crate::checks::failed_disk;
-use crate::config::{config, config_hash, fstab, mount_source};
+use crate::config::{MONITOR_DIRECTORY, config, config_hash, fstab, mount_source};
 use crate::facts::{DISKS, STORED, disk_uuid};
 use crate::hosts::{Deployment, Disk, Host, Role};
 use crate::plan::Action;
@@ -108,7 +108,7 @@ pub fn script(
         Action::Stop(role) => format!("stop_service {role}\n"),
         Action::Start(Role::Monitor) => {
             let port = Role::Monitor.port().unwrap_or_default();
-            format!("make_dir /srv/skep/monitor 700\nstart_service monitor {port}\n")
+            format!("make_dir {MONITOR_DIRECTORY} 700\nstart_service monitor {port}\n")
         }
         Action::Start(role) => {
             format!("start_service {role} {}\n", role.port().unwrap_or_default())

@@ -7,7 +7,14 @@ use crate::text_hash::text_hash;
 use std::fmt::Write;
 
 /// Directory of the monitor on its host.
-pub const MONITOR_DIRECTORY: &str = "/srv/skep/monitor";
+pub(crate) const MONITOR_DIRECTORY: &str = "/srv/skep/monitor";
+
+/// Returns the settings in the configuration file of the monitor.
+pub fn monitor_settings(deployment: &Deployment) -> toml::Table {
+    let mut settings = deployment.monitor.clone();
+    settings.insert("directory".into(), MONITOR_DIRECTORY.into());
+    settings
+}
 
 /// Returns the configuration file of a service.
 ///
@@ -26,9 +33,7 @@ pub fn config(deployment: &Deployment, host: &Host, role: Role) -> String {
     if role == Role::Monitor {
         // The file needs no token and no addresses, because the unit of the monitor names the token
         // file, and the token contains the addresses of management.
-        let mut settings = deployment.monitor.clone();
-        settings.insert("directory".into(), MONITOR_DIRECTORY.into());
-        let settings = toml::to_string(&settings);
+        let settings = toml::to_string(&monitor_settings(deployment));
         return text + &settings.expect("settings of a TOML file can be written as TOML");
     }
     if role != Role::Management {

@@ -1,7 +1,7 @@
 //! Checks the settings of the monitor in a hosts file in the same way as the monitor does, before
 //! the deployment changes a host.
 
-use skep_deploy::config::MONITOR_DIRECTORY;
+use skep_deploy::config::monitor_settings;
 use skep_deploy::hosts::Deployment;
 use skep_monitor::MonitorSettings;
 use skep_service::config;
@@ -13,9 +13,7 @@ use skep_types::{Error, Result};
 /// `Configuration` with all problems, one per line: unknown settings, and values that the monitor
 /// refuses.
 pub(super) fn check(deployment: &Deployment) -> Result<()> {
-    let mut settings = deployment.monitor.clone();
-    settings.insert("directory".into(), MONITOR_DIRECTORY.into());
-    config::check::<MonitorSettings>(settings, "[monitor]").map_err(|error| {
+    config::check::<MonitorSettings>(monitor_settings(deployment), "[monitor]").map_err(|error| {
         let problems = error.context();
         let what = format!("cannot use the table [monitor] of the hosts file: {problems}");
         Error::new(error.code(), what)
