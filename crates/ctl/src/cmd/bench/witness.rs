@@ -9,12 +9,11 @@
 use super::args::{HostArgs, ResultArgs};
 use super::results::{ResultFile, Size};
 use super::validity::{Report, Watch};
-use crate::output::{in_chosen_form, is_for_people, is_screen, replace_line, say, span};
+use crate::output::{in_chosen_form, is_for_people, is_screen, replace_line, say, say_aside, span};
 use serde::Serialize;
 use serde_json::{Value, json};
 use skep_bench::Progress;
 use skep_types::{Error, ErrorCode, Result};
-use std::io::Write;
 use std::time::Duration;
 
 /// Observes a run of a benchmark.
@@ -95,9 +94,7 @@ impl Witness {
         let place = match (&self.results, kept) {
             (Some(file), Some(Ok(()))) => file.place(),
             _ => {
-                // Standard error is the last possible output, so this code ignores a failed write
-                // to standard error.
-                let _ = writeln!(std::io::stderr().lock(), "{text}");
+                say_aside(&text);
                 "the report is on standard error instead; use --result-file FILE to write each \
                  result to a file as soon as it is measured"
                     .to_owned()
@@ -120,32 +117,23 @@ fn show_progress() -> impl FnMut(Progress) {
         if is_silent {
             return;
         }
-        let mut stderr = std::io::stderr().lock();
-        // A failed write to standard error cannot be reported anywhere.
-        let _ = match progress {
+        match progress {
             Progress::Phase { phase: name, repetition } => {
                 phase = format!("{name} {repetition}{}", plan.begin(skep_env::now()));
                 match is_terminal {
-                    true => {
-                        replace_line(&phase);
-                        Ok(())
-                    }
-                    false => writeln!(stderr, "{phase}"),
+                    true => replace_line(&phase),
+                    false => say_aside(&phase),
                 }
             }
             Progress::Moved { done, total } if is_terminal && total > 0 => {
                 let percent = done as f64 * 100.0 / total as f64;
                 replace_line(&format!("{phase}: {percent:.0}%"));
-                Ok(())
             }
-            Progress::Planned { phases } => {
-                plan.phases = phases;
-                Ok(())
-            }
-            Progress::Moved { .. } | Progress::Measured(_) => Ok(()),
-            Progress::Note(what) if is_terminal => writeln!(stderr, "\r\x1b[K{what}"),
-            Progress::Note(what) => writeln!(stderr, "{what}"),
-        };
+            Progress::Planned { phases } => plan.phases = phases,
+            Progress::Moved { .. } | Progress::Measured(_) => {}
+            Progress::Note(what) if is_terminal => say_aside(&format!("\r\x1b[K{what}")),
+            Progress::Note(what) => say_aside(&what),
+        }
     }
 }
 
