@@ -59,7 +59,7 @@ impl PartialFile {
         })
     }
 
-    /// Removes the file. Ignores errors, because the caller reports the error before this call.
+    /// Removes the file. Ignores errors, because the caller reports why it removes the file.
     pub(super) fn remove(&self) {
         let _ = std::fs::remove_file(&self.temporary);
     }

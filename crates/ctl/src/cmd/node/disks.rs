@@ -52,8 +52,8 @@ pub(crate) fn run(args: DisksArgs) -> Result<()> {
 
 async fn follow(access: &Access, args: &DisksArgs) -> Result<()> {
     let hosts = hosts(access).await?;
-    // An output format that consists of one value can show only one interval.
     let mut before = fetch(access).await?;
+    // An output format that consists of one value can show only one interval.
     let mut series = Series::begin(args.interval, args.once || is_one_value());
     // Retry: while the cluster does not answer, the command asks again after each interval. The
     // next report then also covers the time of the outage.
