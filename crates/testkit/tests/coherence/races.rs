@@ -8,9 +8,9 @@ use skep_testkit::files;
 use skep_testkit::suite::Case;
 use std::collections::BTreeMap;
 use std::fs;
-use std::io;
+use std::io::{self, ErrorKind};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, symlink};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Barrier;
 
 pub(crate) const CASES: &[Case<Mounts>] = skep_testkit::cases![races:
@@ -55,26 +55,42 @@ fn exactly_one_of_many_creators_of_a_name_succeeds(mounts: &Mounts) {
                 let own = places[0].join(format!("own-{number}"));
                 files::write(own, number.to_string());
             }
-            let starts = Barrier::new(places.len());
-            let results: Vec<_> = std::thread::scope(|scope| {
-                let all = places.iter().enumerate().map(|(number, place)| {
-                    let starts = &starts;
-                    scope.spawn(move || {
-                        starts.wait();
-                        make(place, number)
-                    })
+            let winner =
+                only_one_succeeds(&name, &places, ErrorKind::AlreadyExists, |number, place| {
+                    make(place, number)
                 });
-                let all: Vec<_> = all.collect();
-                all.into_iter().map(|it| it.join().expect("no panic")).collect()
-            });
-            let winners: Vec<_> = (0..4).filter(|number| results[*number].is_ok()).collect();
-            let [winner] = winners[..] else { panic!("{name}: {results:?}") };
-            for error in results.into_iter().filter_map(Result::err) {
-                assert_eq!(error.kind(), io::ErrorKind::AlreadyExists, "{name}: {error}");
-            }
             places.iter().for_each(|place| check_winner(way, place, winner));
         }
     }
+}
+
+/// Calls `act` for each path at the same time. Exactly one call must succeed, and all others must
+/// fail with `expected`. Returns the index of the call that has succeeded.
+#[track_caller]
+pub(crate) fn only_one_succeeds(
+    what: &str,
+    paths: &[PathBuf],
+    expected: ErrorKind,
+    act: impl Fn(usize, &Path) -> io::Result<()> + Sync,
+) -> usize {
+    let starts = Barrier::new(paths.len());
+    let results: Vec<_> = std::thread::scope(|scope| {
+        let all = paths.iter().enumerate().map(|(index, path)| {
+            let (starts, act) = (&starts, &act);
+            scope.spawn(move || {
+                starts.wait();
+                act(index, path)
+            })
+        });
+        let all: Vec<_> = all.collect();
+        all.into_iter().map(|it| it.join().expect("no panic")).collect()
+    });
+    let winners: Vec<_> = (0..paths.len()).filter(|index| results[*index].is_ok()).collect();
+    let [winner] = winners[..] else { panic!("{what}: {results:?}") };
+    for error in results.iter().filter_map(|it| it.as_ref().err()) {
+        assert_eq!(error.kind(), expected, "{what}: {error}");
+    }
+    winner
 }
 
 /// Checks that the name `new` refers to the file of the contender `winner`, and that all other

@@ -6,14 +6,14 @@
 //! Metadata spreads only directories in the root directory of the file system over its groups. So
 //! most tests create directories in the root directory.
 
+use crate::races::only_one_succeeds;
 use crate::{Mounts, within_a_second};
 use skep_testkit::suite::Case;
 use skep_testkit::{files, spread};
 use std::fs;
-use std::io::{self, ErrorKind};
+use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
-use std::sync::Barrier;
+use std::path::Path;
 
 pub(crate) const CASES: &[Case<Mounts>] = skep_testkit::cases![two_groups:
     one_of_many_creators_and_removers_of_a_directory_succeeds,
@@ -37,35 +37,6 @@ fn roots(mounts: &Mounts) -> [&Path; 4] {
 fn name_of(mounts: &Mounts, round: usize) -> String {
     let test = mounts.one.file_name().expect("the directory of a test has a name");
     format!("{}-{round}", test.display())
-}
-
-/// Calls `act` for each path at the same time. Exactly one call must succeed, and all others must
-/// fail with `expected`. Returns the index of the call that has succeeded.
-#[track_caller]
-fn only_one_succeeds(
-    what: &str,
-    paths: &[PathBuf],
-    expected: ErrorKind,
-    act: impl Fn(usize, &Path) -> io::Result<()> + Sync,
-) -> usize {
-    let starts = Barrier::new(paths.len());
-    let results: Vec<_> = std::thread::scope(|scope| {
-        let all = paths.iter().enumerate().map(|(index, path)| {
-            let (starts, act) = (&starts, &act);
-            scope.spawn(move || {
-                starts.wait();
-                act(index, path)
-            })
-        });
-        let all: Vec<_> = all.collect();
-        all.into_iter().map(|it| it.join().expect("no panic")).collect()
-    });
-    let winners: Vec<_> = (0..paths.len()).filter(|index| results[*index].is_ok()).collect();
-    let [winner] = winners[..] else { panic!("{what}: {results:?}") };
-    for error in results.iter().filter_map(|it| it.as_ref().err()) {
-        assert_eq!(error.kind(), expected, "{what}: {error}");
-    }
-    winner
 }
 
 /// Returns how often the listing of `directory` contains `name`.
