@@ -7,10 +7,9 @@
 
 use crate::cluster::Cluster;
 use crate::files;
+use crate::metrics_page;
 use crate::wait::{PATIENCE, wait_for};
-use std::io::{Read, Write};
-use std::net::TcpStream;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Feature level from which metadata targets stage changes of two metadata groups.
@@ -53,7 +52,9 @@ impl Cluster {
     /// answered since their last start. A target sends such a request for each change that it
     /// stages. A service that does not reply counts as zero requests.
     pub fn staged_changes(&self) -> u64 {
-        self.metadata_services().iter().filter_map(|it| prepared_changes(it)).sum()
+        let services = self.metadata_services();
+        let pages = services.iter().filter_map(|directory| metrics_page::of_service(directory));
+        pages.map(|page| sum_of_begin_prepare(&page)).sum()
     }
 
     /// Returns the directories of the metadata services.
@@ -61,17 +62,6 @@ impl Cluster {
         let directory = |number| self.data().join(format!("metadata-{number}"));
         (1_usize..).map(directory).take_while(|it| it.exists()).collect()
     }
-}
-
-/// Returns the number of answered requests of the kind `BeginPrepare` from the metrics page of the
-/// service with this directory. `None` means that the service does not reply.
-fn prepared_changes(service: &Path) -> Option<u64> {
-    let address = std::fs::read_to_string(service.join("metrics-address")).ok()?;
-    let mut stream = TcpStream::connect(address.trim()).ok()?;
-    stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").ok()?;
-    let mut page = String::new();
-    stream.read_to_string(&mut page).ok()?;
-    Some(sum_of_begin_prepare(&page))
 }
 
 /// Adds up the samples of the operation `begin_prepare` on a metrics page. A service with several

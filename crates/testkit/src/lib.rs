@@ -18,6 +18,7 @@
 //! - [`feature_level`]: clusters that stage changes of two metadata groups
 //! - [`http_request`]: the requests that programs send to servers of a test
 //! - [`loop_device`]: loop devices, which play the role of disks
+//! - [`metrics_page`]: the metrics of a service
 //! - [`shape`]: the size and the options of a cluster
 //! - [`spread`]: directories on different metadata groups
 //! - [`target_disk`]: a separate disk for one target. A test can cause failures of this disk
@@ -53,6 +54,7 @@ pub mod inline_bytes;
 pub mod lab;
 pub mod linearizable;
 pub mod loop_device;
+pub mod metrics_page;
 pub mod network;
 pub mod object_store;
 pub mod page;

@@ -1,20 +1,13 @@
 //! The metrics of a metadata target count take-overs and the return of a member.
 
 use crate::pair::{METADATA, Pair};
-use skep_testkit::{PATIENCE, wait_for};
-use std::io::{Read, Write};
-use std::net::TcpStream;
+use skep_testkit::{PATIENCE, metrics_page, wait_for};
 
 /// Returns the count and the total duration in seconds of the recoveries of the kind `kind`, from
 /// the metrics page of the second service. (The page of the first service is in another network
 /// namespace.) `None` means that the service does not reply.
 fn recoveries(pair: &Pair, kind: &str) -> Option<(f64, f64)> {
-    let file = pair.scratch.join(METADATA[1]).join("metrics-address");
-    let address = std::fs::read_to_string(file).ok()?;
-    let mut stream = TcpStream::connect(address.trim()).ok()?;
-    stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").ok()?;
-    let mut page = String::new();
-    stream.read_to_string(&mut page).ok()?;
+    let page = metrics_page::of_service(&pair.scratch.join(METADATA[1]))?;
     let sample = |suffix: &str| {
         let start = format!("skep_metadata_recovery_seconds_{suffix}{{");
         let is_it = |line: &&str| line.starts_with(&start) && line.contains(kind);
