@@ -13,7 +13,6 @@ pub(crate) mod prepared;
 mod remembered_reads;
 pub(crate) mod removal_guard;
 pub(crate) mod shared;
-pub(crate) mod staging;
 pub(crate) mod start_numbers;
 pub(crate) mod steps;
 pub(crate) mod table;

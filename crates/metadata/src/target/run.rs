@@ -15,10 +15,9 @@ use crate::target::MetadataTarget;
 use crate::tx::context::{Context, UnloggedFields};
 use crate::tx::locks::{Owner, Resource};
 use crate::tx::operation::{Operation, Source, Stop};
-use crate::tx::staging::Staging;
 use crate::tx::table::logged_bytes;
 use crate::tx::work::InternalWork;
-use skep_format::metadata::{DecisionRecord, Key, SlotRecord};
+use skep_format::metadata::{DecisionRecord, Key, SlotRecord, StagedRecord};
 use skep_service::quarantine;
 use skep_types::codec::{Bytes, Codec};
 use skep_types::{Error, ErrorCode, Lsn, Result};
@@ -283,7 +282,7 @@ impl<E: Engine> MetadataTarget<E> {
         writes: Vec<Change>,
         (mut reply, unlogged): (Vec<u8>, UnloggedFields),
     ) -> Result<()> {
-        let lsn = match self.take_changes(&op, writes, &mut reply, unlogged.staging.as_ref()) {
+        let lsn = match self.take_changes(&op, writes, &mut reply, unlogged.staged.as_ref()) {
             Ok(lsn) => lsn,
             Err(error) => return self.fail(op, error),
         };
@@ -291,8 +290,8 @@ impl<E: Engine> MetadataTarget<E> {
         for inode in &unlogged.changed_patterns {
             self.shared.starts.patterns.note(*inode, lsn);
         }
-        if let Some(staging) = unlogged.staging {
-            self.stage(op, lsn, reply, staging);
+        if let Some(record) = unlogged.staged {
+            self.stage(op, lsn, reply, record);
             return Ok(());
         }
         // A client cannot replay a change of several groups: after a power loss, the other groups
@@ -348,14 +347,12 @@ impl<E: Engine> MetadataTarget<E> {
         op: &Operation,
         mut changes: Vec<Change>,
         reply: &mut Vec<u8>,
-        staging: Option<&Staging>,
+        staged: Option<&StagedRecord>,
     ) -> Result<Lsn> {
         if let Some(number) = op.transaction {
-            let (key, value) = match (staging, op.header()) {
-                (Some(staging), Some(header)) => {
-                    (Key::Staged(number), staging.record(header).to_bytes())
-                }
-                _ => {
+            let (key, value) = match staged {
+                Some(record) => (Key::Staged(number), record.to_bytes()),
+                None => {
                     let participants = op.participants.clone();
                     (Key::Decision(number), DecisionRecord { participants }.to_bytes())
                 }

@@ -42,11 +42,8 @@ use crate::limits::{MAX_REPETITIONS, RETRY_PAUSE};
 use crate::target::MetadataTarget;
 use crate::tx::locks::{Owner, Resource};
 use crate::tx::operation::{Operation, OutgoingCall, Source};
-use crate::tx::staging::Staging;
 use crate::tx::work::InternalWork;
-use skep_format::metadata::{
-    Key, StagedEntry, StagedRecord, decode_value, expect_parsed, last_u64,
-};
+use skep_format::metadata::{Key, StagedRecord, decode_value, expect_parsed, last_u64};
 use skep_metrics::LineLimit;
 use skep_types::codec::Codec;
 use skep_types::{Error, ErrorCode, GroupId, Lsn, Result, SessionId, Timestamp};
@@ -152,14 +149,19 @@ impl StagedTransactions {
 impl<E: Engine> MetadataTarget<E> {
     /// Ends an operation whose changes the log record `lsn` contains as staged. The reply waits for
     /// the participant and for this record.
-    pub(super) fn stage(&mut self, mut op: Operation, lsn: Lsn, reply: Vec<u8>, staging: Staging) {
+    pub(super) fn stage(
+        &mut self,
+        mut op: Operation,
+        lsn: Lsn,
+        reply: Vec<u8>,
+        record: StagedRecord,
+    ) {
         let (Some(number), Source::Peer { connection, header }) =
             (op.transaction.take(), op.source)
         else {
             return;
         };
         let trace = header.trace;
-        let request = (header.session, header.slot, header.sequence);
         self.sessions.clear_running_slot((header.session, header.slot));
         let repetitions = std::mem::take(&mut op.repetitions);
         let requests = repetitions.into_iter().chain([(connection, header)]);
@@ -172,10 +174,7 @@ impl<E: Engine> MetadataTarget<E> {
         for StagedReply { reply, .. } in &replies {
             self.gates.waits.add(reply.connection, reply.request.tag, WaitReason::Others);
         }
-        let Staging { participant, since, entry } = staging;
-        let progress = Progress::Asked;
-        let staged = StagedTransaction { participant, since, request, lsn, progress, replies };
-        let is_added = self.add_staged(number, &entry, staged);
+        let is_added = self.add_staged(number, record, lsn, replies);
         assert!(is_added, "the name that the operation has just changed is not locked");
         self.ask_participant(number, trace);
         self.gates.request_sync();
@@ -183,9 +182,18 @@ impl<E: Engine> MetadataTarget<E> {
 
     /// Adds a staged transaction, and locks the name of its entry. Returns `false` if the name is
     /// already locked.
-    fn add_staged(&mut self, number: u64, entry: &StagedEntry, staged: StagedTransaction) -> bool {
-        let resource = Resource::Dentry(entry.directory, entry.name.0.clone());
+    fn add_staged(
+        &mut self,
+        number: u64,
+        record: StagedRecord,
+        lsn: Lsn,
+        replies: Vec<StagedReply>,
+    ) -> bool {
+        let StagedRecord { participant, since, entry, session, slot, sequence } = record;
+        let (request, progress) = ((session, slot, sequence), Progress::Asked);
+        let staged = StagedTransaction { participant, since, request, lsn, progress, replies };
         self.operations.staged.all.insert(number, staged);
+        let resource = Resource::Dentry(entry.directory, entry.name.0);
         let now = self.shared.now;
         self.shared.locks.try_take(&resource, Owner::Staged(number), now)
     }
@@ -197,19 +205,12 @@ impl<E: Engine> MetadataTarget<E> {
             let number = expect_parsed(&key, last_u64(&key))?;
             let record: StagedRecord = decode_value(&key, &value)?;
             let is_safe = self.table.get_safe::<StagedRecord>(&key)?.is_some();
-            let staged = StagedTransaction {
-                participant: record.participant,
-                since: record.since,
-                request: (record.session, record.slot, record.sequence),
-                lsn: if is_safe { Lsn::default() } else { last },
-                progress: Progress::Asked,
-                replies: Vec::new(),
-            };
-            if !self.add_staged(number, &record.entry, staged) {
+            let directory = record.entry.directory;
+            let lsn = if is_safe { Lsn::default() } else { last };
+            if !self.add_staged(number, record, lsn, Vec::new()) {
                 let what = format!(
                     "cannot load staged transaction {number}: another transaction has changed the \
-                     same name of directory {}",
-                    record.entry.directory
+                     same name of directory {directory}"
                 );
                 return Err(Error::new(ErrorCode::Corrupt, what));
             }

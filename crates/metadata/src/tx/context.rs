@@ -12,9 +12,8 @@ use crate::tx::locks::{Owner, Resource};
 use crate::tx::operation::{Operation, OutgoingCall, RemoteCall, Stop};
 use crate::tx::remembered_reads::RememberedReads;
 use crate::tx::shared::Shared;
-use crate::tx::staging::Staging;
 use crate::tx::table::{Table, logged_bytes};
-use skep_format::metadata::{InodeRecord, Key, OpenCounts, decode_value};
+use skep_format::metadata::{InodeRecord, Key, OpenCounts, StagedRecord, decode_value};
 use skep_types::codec::Codec;
 use skep_types::{Attributes, Error, ErrorCode, GroupId, InodeId, Result, ShardId, Timestamp};
 use skep_wire::Request;
@@ -43,8 +42,8 @@ pub(crate) struct UnloggedFields {
     pub(crate) directory: Option<Attributes>,
     /// The bytes of the file that the request has opened.
     pub(crate) inline: Option<InlineContents>,
-    /// If the transaction of the operation becomes *staged*: its participant and its change.
-    pub(crate) staging: Option<Staging>,
+    /// The record of the operation's transaction, if this transaction becomes *staged*.
+    pub(crate) staged: Option<StagedRecord>,
 }
 
 impl UnloggedFields {

@@ -7,8 +7,7 @@
 use crate::engine::Engine;
 use crate::tx::context::Context;
 use crate::tx::operation::Stop;
-use crate::tx::staging::Staging;
-use skep_format::metadata::StagedEntry;
+use skep_format::metadata::{StagedEntry, StagedRecord};
 use skep_types::{Attributes, GroupId, InodeId, STAGING_FEATURE_LEVEL};
 use skep_wire::metadata::{
     BeginPrepare, BeginPrepareReply, Prepare, PrepareReply, Step, TransactionId,
@@ -50,10 +49,13 @@ impl<E: Engine> Context<'_, E> {
         // A replayed change waits until the participant is durable, so that the replay window ends
         // without open transactions.
         let is_replayed = self.op.first_reply.is_some();
-        if is_replayed || self.shared.map.feature_level < STAGING_FEATURE_LEVEL {
+        let may_stage = !is_replayed && self.shared.map.feature_level >= STAGING_FEATURE_LEVEL;
+        let request = self.op.header().filter(|_| may_stage);
+        let request = request.map(|it| (it.session, it.slot, it.sequence));
+        let Some((session, slot, sequence)) = request else {
             let prepared = self.prepare(vec![(group, steps)])?;
             return Ok(prepared.into_iter().flat_map(|it| it.attributes).collect());
-        }
+        };
         let transaction = self.transaction_with([group])?;
         let reply = self.ask(group, &BeginPrepare { transaction, steps })?;
         let BeginPrepareReply { busy, attributes, since } = reply;
@@ -63,7 +65,8 @@ impl<E: Engine> Context<'_, E> {
         if let Some(answer) = attributes.first() {
             (entry.inode, entry.kind) = (answer.inode, answer.kind);
         }
-        self.unlogged.staging = Some(Staging { participant: group, since, entry });
+        let staged = StagedRecord { participant: group, since, entry, session, slot, sequence };
+        self.unlogged.staged = Some(staged);
         Ok(attributes)
     }
 
