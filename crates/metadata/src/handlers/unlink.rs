@@ -4,7 +4,6 @@ use crate::engine::Engine;
 use crate::tx::context::Context;
 use crate::tx::operation::Stop;
 use crate::tx::steps;
-use skep_format::metadata::StagedEntry;
 use skep_types::{ErrorCode, FileKind};
 use skep_wire::metadata::{NamesReply, Step, Unlink};
 
@@ -20,14 +19,8 @@ pub(crate) fn run<E: Engine>(
         return Err(ErrorCode::IsDirectory.into());
     }
     let inode = dentry.inode;
-    let entry = StagedEntry {
-        directory: request.directory,
-        name: request.name,
-        inode,
-        kind: dentry.kind,
-        is_added: false,
-    };
-    steps::do_for_entry(context, inode, Step::DropLink { inode }, entry)?;
+    let name = (request.directory, request.name);
+    steps::do_for_removal(context, Step::DropLink { inode }, name, &dentry)?;
     context.remove_dentry(request.directory, cursor)?;
     context.change_directory(&mut directory, -1, 0);
     Ok(context.names_reply(directory))

@@ -8,7 +8,8 @@ use crate::namespace::directories;
 use crate::tx::context::Context;
 use crate::tx::locks::Resource;
 use crate::tx::operation::Stop;
-use skep_format::metadata::StagedEntry;
+use skep_format::metadata::{DentryRecord, StagedEntry};
+use skep_types::codec::Bytes;
 use skep_types::{Attributes, Error, ErrorCode, FileKind, GroupId, InodeId};
 use skep_wire::limits::MAX_LINKS;
 use skep_wire::metadata::Step;
@@ -218,19 +219,22 @@ fn no_answer() -> Error {
     )
 }
 
-/// Applies a step at the group that serves `inode`, for an operation that changes nothing else at
-/// this group except the entry `entry` and the counts of its directory. If another group serves the
-/// inode, the transaction may become *staged* ([`Context::prepare_for_entry`]).
-pub(crate) fn do_for_entry<E: Engine>(
+/// Applies a step at the group that serves the inode of `dentry`, for an operation that removes
+/// this dentry from `directory` and changes nothing else at this group except the counts of the
+/// directory. If another group serves the inode, the transaction may become *staged*
+/// ([`Context::prepare_for_entry`]).
+pub(crate) fn do_for_removal<E: Engine>(
     context: &mut Context<'_, E>,
-    inode: InodeId,
     step: Step,
-    entry: StagedEntry,
+    (directory, name): (InodeId, Bytes),
+    dentry: &DentryRecord,
 ) -> Result<(), Stop> {
+    let (inode, kind) = (dentry.inode, dentry.kind);
     let group = context.group_of(inode)?;
     if group == context.shared.group {
         return do_anywhere(context, vec![(inode, step)]);
     }
+    let entry = StagedEntry { directory, name, inode, kind, is_added: false };
     let prepared = context.prepare_for_entry(group, vec![step], entry);
     prepared.map_err(|stop| revalidate(context, stop))?;
     Ok(())
