@@ -256,31 +256,24 @@ impl<E: Engine> MetadataTarget<E> {
         let slot = (header.session, header.slot);
         let mut newest = 0;
         if let Some(record) = self.slot_record(slot)? {
-            if record.sequence == header.sequence && !record.is_undone() {
-                // The request was executed, and its reply was lost, so send the stored reply. The
+            if record.sequence == header.sequence {
+                // If the request was executed and its reply was lost, send the stored reply. The
                 // slot does not contain the number of the change, and without this number the
                 // client could not replay the change. So the reply waits until the change is safe.
                 // A durable reply shows the client that all earlier changes are safe, also changes
                 // that were executed between this request and its repetition.
+                let is_undone = record.is_undone();
                 let after = if header.is_durable() { self.newest_record() } else { record.lsn };
                 let (request, result) = (header.clone(), Ok(record.reply.0));
                 let reply = PendingReply { connection, request, change: Some(0), result };
-                if let Some(reply) = self.hold_if_staged(reply, after) {
+                // If the request was undone, but the undo is not *safe* yet, the transaction is
+                // still staged. When the undo is *safe*, the target refuses this repetition, and
+                // the client sends it again.
+                let Some(reply) = self.hold_if_staged(reply, after) else { return Ok(true) };
+                if !is_undone {
                     self.reply_committed(body, reply, Some(after))?;
+                    return Ok(true);
                 }
-                return Ok(true);
-            }
-            if record.sequence == header.sequence
-                && self.is_staged((slot.0, slot.1, header.sequence))
-            {
-                // The changes of the request were undone, but the undo is not *safe* yet. When it
-                // is, the target refuses this repetition, and the client sends it again.
-                let (request, result) = (header.clone(), Ok(Vec::new()));
-                let reply = PendingReply { connection, request, change: Some(0), result };
-                drop(self.hold_if_staged(reply, record.lsn));
-                return Ok(true);
-            }
-            if record.sequence == header.sequence {
                 // The target has undone the request, so it runs again. A power loss could remove
                 // the second execution, but not the record of the undone request. This record has
                 // the same sequence number, so the client would take the second execution for
