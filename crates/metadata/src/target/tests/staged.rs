@@ -54,6 +54,18 @@ fn stage_link(story: &mut Story) {
     assert!(story.replies.is_empty(), "the participant may still lose its part");
 }
 
+fn unlink() -> md::Unlink {
+    md::Unlink { directory: InodeId::ROOT, name: b"a".as_slice().into() }
+}
+
+/// Removes the name "a" of [`REMOTE`] on a connection of a session, up to the reply of
+/// `BeginPrepare`.
+fn stage_unlink(story: &mut Story, (connection, session): (u64, u64), request: (u32, u64)) {
+    story.send(connection, session, request, &unlink());
+    let removal = md::BeginPrepareReply { attributes: Vec::new(), ..prepared_link() };
+    story.answer::<md::BeginPrepare>(&removal);
+}
+
 /// Completes a staged transaction after the confirmation of the participant.
 fn complete(story: &mut Story) {
     story.answer::<md::ConfirmPrepared>(&confirmed(true));
@@ -95,10 +107,9 @@ fn staged_change_is_acknowledged_when_both_logs_are_synced() {
 fn name_of_a_staged_change_is_locked_until_its_end() {
     let mut story = begin();
     stage_link(&mut story);
-    let name: skep_types::codec::Bytes = b"a".as_slice().into();
-    story.send(5, 2, (0, 0), &md::Lookup { directory: InodeId::ROOT, name: name.clone() });
-    let unlink = md::Unlink { directory: InodeId::ROOT, name };
-    story.send(6, 2, (0, 1), &unlink);
+    let name = b"a".as_slice().into();
+    story.send(5, 2, (0, 0), &md::Lookup { directory: InodeId::ROOT, name });
+    story.send(6, 2, (0, 1), &unlink());
     assert!(story.replies.is_empty(), "both requests wait for the name");
     let (directory, max_bytes) = (InodeId::ROOT, 1000);
     let list = md::ReadDirectory { directory, cursor: 0, max_bytes, with_attributes: false };
@@ -125,10 +136,7 @@ fn staged_change_is_undone_if_the_participant_has_lost_it() {
     complete(&mut story);
     assert_eq!((story.size(InodeId::ROOT), lookup(&mut story).unwrap().inode), (1, REMOTE));
     // The removal of the name is undone in the same way, also after a restart.
-    let unlink = md::Unlink { directory: InodeId::ROOT, name: b"a".as_slice().into() };
-    story.send(1, 1, (0, 2), &unlink);
-    let removal = md::BeginPrepareReply { attributes: Vec::new(), ..prepared_link() };
-    story.answer::<md::BeginPrepare>(&removal);
+    stage_unlink(&mut story, (1, 1), (0, 2));
     assert_eq!(story.size(InodeId::ROOT), 0);
     story.restart();
     story.happens(Event::Map(map_of_two_groups(STAGING_FEATURE_LEVEL).into()));
@@ -165,20 +173,16 @@ fn reply_to_a_repeated_undone_request_waits_for_a_sync() {
     let mut story = begin();
     stage_link(&mut story);
     complete(&mut story);
-    let unlink = md::Unlink { directory: InodeId::ROOT, name: b"a".as_slice().into() };
-    let removal = md::BeginPrepareReply { attributes: Vec::new(), ..prepared_link() };
-    story.send(1, 1, (0, 2), &unlink);
-    story.answer::<md::BeginPrepare>(&removal);
+    stage_unlink(&mut story, (1, 1), (0, 2));
     story.answer::<md::ConfirmPrepared>(&confirmed(false));
     let (_, refused) = story.replies.pop().expect("a refusal");
     assert_eq!(refused.unwrap_err().code(), ErrorCode::Busy);
     // Another client replaces the name by a file of this group, so the second execution spans no
     // other group.
-    story.send(2, 2, (0, 1), &unlink);
-    story.answer::<md::BeginPrepare>(&removal);
+    stage_unlink(&mut story, (2, 2), (0, 1));
     complete(&mut story);
     story.create_as("a", 2, (0, 2));
-    let synced = story.run(vec![arrival(1, 1, (0, 2), &unlink)]);
+    let synced = story.run(vec![arrival(1, 1, (0, 2), &unlink())]);
     assert!(story.replies.is_empty() && story.calls.is_empty(), "the unlink is not synced yet");
     story.happen_together(synced);
     assert!(story.replies.pop().is_some_and(|(_, reply)| reply.is_ok()));
@@ -239,16 +243,23 @@ fn begin_prepare(number: u64, step: md::Step) -> md::BeginPrepare {
     md::BeginPrepare { transaction: id(number), steps: vec![step] }
 }
 
-#[test]
-fn prepared_transaction_is_confirmed_only_after_its_sync() {
-    let mut story = Story::begin();
+/// Prepares transaction 7, and checks that the reply does not wait for the sync that begins.
+/// Returns the time in the reply, and the event that ends the sync.
+fn prepare_without_sync(story: &mut Story) -> (Timestamp, Vec<Event>) {
     let begin = begin_prepare(7, md::Step::LockRename);
     let synced = story.run(vec![arrival(1, 0, (0, 0), &begin)]);
     assert!(matches!(synced[..], [Event::Synced { .. }]), "a sync begins: {synced:?}");
     let (_, reply) = story.replies.pop().expect("the reply waits for no sync");
     let reply = md::BeginPrepareReply::from_bytes(&reply.unwrap()).unwrap();
     assert!(!reply.busy);
-    let confirm = md::ConfirmPrepared { transaction: id(7), since: reply.since };
+    (reply.since, synced)
+}
+
+#[test]
+fn prepared_transaction_is_confirmed_only_after_its_sync() {
+    let mut story = Story::begin();
+    let (since, synced) = prepare_without_sync(&mut story);
+    let confirm = md::ConfirmPrepared { transaction: id(7), since };
     let next = story.run(vec![arrival(1, 0, (0, 0), &confirm)]);
     assert!(next.is_empty() && story.replies.is_empty(), "the record is not synced yet");
     story.happen_together(synced);
@@ -261,11 +272,7 @@ fn prepared_transaction_is_confirmed_only_after_its_sync() {
 #[test]
 fn confirmation_waits_for_no_later_record() {
     let mut story = Story::begin();
-    let begin = begin_prepare(7, md::Step::LockRename);
-    let synced = story.run(vec![arrival(1, 0, (0, 0), &begin)]);
-    assert!(matches!(synced[..], [Event::Synced { .. }]), "a sync begins: {synced:?}");
-    let (_, reply) = story.replies.pop().expect("the reply waits for no sync");
-    let since = md::BeginPrepareReply::from_bytes(&reply.unwrap()).unwrap().since;
+    let (since, synced) = prepare_without_sync(&mut story);
     story.run(vec![arrival(2, 1, (0, 1), &create_in(InodeId::ROOT, "b"))]);
     assert!(story.replies.pop().is_some_and(|(_, reply)| reply.is_ok()));
     let confirm = md::ConfirmPrepared { transaction: id(7), since };
