@@ -92,8 +92,9 @@ struct EndOfLoop {
 
 impl Drop for EndOfLoop {
     fn drop(&mut self) {
-        // `EventLoops::place` sends a job before it checks this flag. If `place` finds the flag not
-        // set, it has sent the job before the next line, so the loop below drops the job.
+        // `EventLoops::place` sends a job before it checks this flag. So if `place` finds the flag
+        // unset, the job is already in the mailbox, and the `while` loop after the next line drops
+        // the job.
         self.state.has_ended.store(true, Ordering::SeqCst);
         while self.mailbox.try_receive().is_some() {}
     }

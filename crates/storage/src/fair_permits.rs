@@ -73,7 +73,7 @@ pub(crate) struct Permit {
 }
 
 /// The position of a waiting request in the queue. The drop of this value removes the request from
-/// the queue. If the request already has a permit, the permit goes to the next request.
+/// the queue. If the request already has a permit, the drop grants the permit to the next request.
 struct Place<'a> {
     permits: &'a FairPermits,
     client: NodeId,

@@ -79,7 +79,7 @@ fn invalid_benchmark_plans_are_refused() {
 }
 
 #[test]
-fn running_benchmark_can_be_stopped() {
+fn stop_ends_a_running_benchmark_and_removes_its_files() {
     on_loop(async |place| {
         let benchmark = Benchmark::new(TARGET, place, None);
         let long = StartBenchmark { stream_bytes: 1 << 40, ..PLAN };
@@ -96,7 +96,7 @@ fn running_benchmark_can_be_stopped() {
 }
 
 #[test]
-fn benchmark_files_of_a_killed_service_are_removed() {
+fn next_start_removes_benchmark_files_of_a_killed_service() {
     on_loop(async |place| {
         std::fs::create_dir(place.join(DIRECTORY))?;
         std::fs::write(place.join(DIRECTORY).join("0"), "left")?;
@@ -117,7 +117,7 @@ fn next_benchmark_retries_a_failed_removal_of_files() {
         let benchmark = Benchmark::new(TARGET, place, None);
         benchmark.start(PLAN, 1 << 30)?;
         until_over(&benchmark, 7).await?;
-        // A directory has the name of a file, so the file cannot be removed.
+        // A directory at the path of a benchmark file makes the removal of the file fail.
         let obstacle = place.join(DIRECTORY).join("5");
         std::fs::create_dir(&obstacle)?;
         benchmark.stop(7).await.unwrap_err();

@@ -67,8 +67,8 @@ pub(crate) struct ChunkFile {
     pub(crate) is_removed: Cell<bool>,
     /// Whether the write that created the file has not succeeded yet.
     pub(crate) is_new: Cell<bool>,
-    /// Whether an operation has used the file since the hand of the clock last passed it
-    /// ([`super::open_files`]).
+    /// Whether an operation has used the file since the hand of the clock algorithm last passed the
+    /// file ([`super::open_files`]).
     pub(crate) is_recent: Cell<bool>,
 }
 
@@ -142,9 +142,9 @@ impl ChunkFile {
     pub(crate) fn new(key: ChunkFileKey, path: PathBuf, file: std::fs::File) -> Result<Rc<Self>> {
         let failed = |error: std::io::Error| Error::from(error).within(path.display());
         let mut length = file.metadata().map_err(failed)?.len();
-        // A power loss can leave a part of a page at the end of the file. No data belongs to such a
-        // page. Remove this part, because after a further extension of the file this part would
-        // look like a damaged page.
+        // A power loss can leave a part of a page at the end of the file. Such a page has no data.
+        // Remove the part, because the target would treat it as a damaged page after the file has
+        // grown.
         if (1..PAGE_BYTES).contains(&(length % REGION_STRIDE)) {
             length -= length % REGION_STRIDE;
             match file.set_len(length) {

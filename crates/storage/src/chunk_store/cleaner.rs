@@ -77,9 +77,9 @@ impl ChunkStore {
                 return Err(Error::new(
                     ErrorCode::Io,
                     format!(
-                        "cannot stop target {} cleanly: the written data of regions of chunk \
-                         files ({before}) cannot be synced to the disk of the target; check this \
-                         disk. The next start checks these regions",
+                        "cannot stop target {} cleanly: the written data of {before} regions of \
+                         chunk files cannot be synced to the disk of the target; check this disk. \
+                         The next start checks these regions",
                         self.target
                     ),
                 ));
@@ -283,7 +283,8 @@ impl ChunkStore {
         let directory = self.cleaner.full_sync.opened_at_start.try_clone().map_err(failed)?;
         let body = move || {
             let synced = skep_env::File::from(directory).sync_file_system_now();
-            // If the future of the cleaner was dropped, the receiver no longer exists.
+            // The send fails if the future of the cleaner was dropped. No task needs the result
+            // then.
             let _dropped = sender.send(synced);
         };
         let thread = skep_env::spawn_thread("storage-sync".into(), None, body).map_err(failed)?;

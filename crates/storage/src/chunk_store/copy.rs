@@ -5,10 +5,10 @@
 //! from the source, and then writes to the destination in the same way as a client.
 //!
 //! # Hazard: late changes
-//! Every other request takes its place in the lock of its chunk file as soon as the target executes
-//! it. So such a request changes the file before all later requests. A copy takes a place for each
-//! part only after it has read the part from a device that may be slow. During this read, the
-//! client may repeat the request on another connection and receive the reply, or management may
+//! Every other request joins the queue of its chunk file's lock as soon as the target executes the
+//! request. So such a request changes the file before all later requests. A copy joins this queue
+//! for each part only after it has read the part from a device that may be slow. During this read,
+//! the client may repeat the request on another connection and receive the reply, or management may
 //! remove the client from the cluster. In both cases the target may acknowledge other bytes for the
 //! range. So the copy checks before each change whether the request is still valid.
 

@@ -87,8 +87,8 @@ impl OpenFiles {
             self.pages -= file.regions.take().len();
         }
         self.unsynced.remove(key);
-        // The key stays in the clock until the hand passes the key. If the cache then has a new
-        // file with the same key, the key stays for the new file.
+        // The key stays in the clock until the hand passes the key. If the cache has a new file
+        // with the same key at this moment, the key stays in the clock for the new file.
     }
 
     /// Evicts a file that no operation uses, to free its descriptor. Returns `false` if

@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn end_of_a_full_target_is_logged_if_its_begin_was_logged() {
+    fn end_of_full_state_is_logged_if_its_begin_was_logged() {
         let scratch = tempfile::tempdir().unwrap();
         let gauge = SpaceGauge::new(scratch.path()).unwrap();
         let at = Duration::from_secs;

@@ -69,8 +69,8 @@ impl ChunkStore {
             return Ok(());
         }
         // When a file is closed, the kernel may drop the error of a failed write-back together with
-        // the file. So the earlier changes of a file that was closed in between need a sync of the
-        // file system.
+        // the file. So the changes of a chunk file that the target has closed before this sync need
+        // a sync of the whole file system.
         let was_closed = || {
             self.cleaner.full_sync.is_owed.get()
                 || self.open.borrow().was_evicted_unsynced(&file.key)

@@ -342,7 +342,7 @@ impl ChunkStore {
 
     /// Reserves or checks space, so that the file system does not run out of space during the
     /// write. A file system that cannot reserve space can still run out of space. [`Self::undo`]
-    /// handles this case.
+    /// then undoes the write.
     fn secure_space(
         &self,
         file: &ChunkFile,

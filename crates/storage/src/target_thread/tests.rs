@@ -301,8 +301,8 @@ fn requests_for_another_group_or_epoch_are_refused() {
     });
 }
 
-/// Before the fix, a lost target continued to serve requests. Only senders whose cluster map marked
-/// the target as lost sent it no requests.
+/// A sender with an older cluster map still sends requests to a lost target, so the target itself
+/// must refuse them.
 #[test]
 fn lost_target_refuses_requests_even_after_a_restart() {
     run(|dir| async move {
@@ -378,7 +378,7 @@ fn requests_of_a_deposed_metadata_target_are_refused() {
     });
 }
 
-/// docs/semantics.md 3.8.
+/// Checks docs/semantics.md 3.8.
 #[test]
 fn waiting_write_of_a_removed_client_is_refused() {
     run(|dir| async move {

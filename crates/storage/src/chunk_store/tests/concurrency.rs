@@ -77,7 +77,7 @@ fn undo_of_a_write_preserves_the_data_of_other_writes() {
     });
 }
 
-/// docs/semantics.md 4.8.
+/// Checks docs/semantics.md 4.8.
 #[test]
 fn concurrent_failed_writes_preserve_acknowledged_bytes() {
     run(|dir| async move {

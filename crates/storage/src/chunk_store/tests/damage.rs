@@ -63,7 +63,7 @@ fn granule_stays_damaged_after_a_truncation_within_the_granule() {
     });
 }
 
-/// docs/semantics.md 4.7.
+/// Checks docs/semantics.md 4.7.
 #[test]
 fn truncation_to_zero_removes_a_damaged_page() {
     run(|dir| async move {
@@ -98,7 +98,7 @@ fn region_page_with_a_flipped_bit_is_refused() {
     }
 }
 
-/// docs/semantics.md 4.7.
+/// Checks docs/semantics.md 4.7.
 #[test]
 fn torn_region_page_is_damage_if_the_page_cache_survived() {
     run(|dir| async move {

@@ -122,7 +122,7 @@ fn remount(disk: &Path, options: &str) {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// docs/semantics.md 4.8.
+/// Checks docs/semantics.md 4.8.
 #[test]
 fn target_serves_reads_from_a_read_only_disk() {
     on_thin_disk(200, |thin, target| async move {
@@ -192,7 +192,7 @@ fn disk_that_refuses_new_files_makes_the_target_read_only() {
     });
 }
 
-/// docs/semantics.md 3.5.
+/// Checks docs/semantics.md 3.5.
 #[test]
 fn failed_write_back_is_an_error_for_each_sync() {
     let _page_cache = PAGE_CACHE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -231,7 +231,7 @@ fn failed_write_back_is_an_error_for_each_sync() {
     });
 }
 
-/// docs/semantics.md 3.5.
+/// Checks docs/semantics.md 3.5.
 #[test]
 fn target_gets_a_new_incarnation_after_a_lost_write_back() {
     let _page_cache = PAGE_CACHE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -301,7 +301,7 @@ fn end_of_a_target_drops_no_sync_of_the_cleaner() {
     });
 }
 
-/// docs/semantics.md 3.5.
+/// Checks docs/semantics.md 3.5.
 #[test]
 fn cleaner_repeats_a_failed_write_of_the_state_record() {
     run(|dir| async move {
@@ -370,7 +370,7 @@ fn failed_write_back_after_a_truncation_is_no_loss() {
     });
 }
 
-/// docs/semantics.md 3.5.
+/// Checks docs/semantics.md 3.5.
 #[test]
 fn sync_waits_for_early_write_backs_of_its_file() {
     run(|dir| async move {

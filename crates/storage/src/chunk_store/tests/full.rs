@@ -107,7 +107,7 @@ fn on_small_disks_of<F: Future<Output = ()> + 'static>(
     }
 }
 
-/// docs/semantics.md 4.8.
+/// Checks docs/semantics.md 4.8.
 #[test]
 fn target_starts_on_a_full_disk_and_removes_files() {
     on_small_disks(16, |dir| async move {
@@ -131,7 +131,7 @@ fn target_starts_on_a_full_disk_and_removes_files() {
     });
 }
 
-/// docs/semantics.md 3.5.
+/// Checks docs/semantics.md 3.5.
 #[test]
 fn loss_on_a_full_disk_survives_a_kill_of_the_process() {
     on_small_disks(16, |dir| async move {
@@ -194,7 +194,8 @@ fn write_that_runs_out_of_space_is_undone() {
         let old = pattern(1, 600_000);
         write(&store, key(1), 100_000, &old).await.unwrap();
         let free_space = free_bytes(&dir);
-        // Another program fills the remaining space. The store's gauge does not notice this.
+        // Another program fills the remaining space. The store's estimate of the free space does
+        // not include the bytes of this program.
         fill(&dir.join("stranger"));
         let file = store.existing(&key(1)).unwrap().unwrap();
         for (offset, len) in [(650_000, MIB), (2 * MIB, MIB), (650_000, 2 * MIB), (0, 2 * MIB)] {

@@ -3,8 +3,8 @@
 
 use super::*;
 
-/// Before the fix, a late copy of a truncation request cleared bytes that were acknowledged after
-/// the truncation. The copy had waited in the socket of a stopped target.
+/// A late copy of a truncation request may wait in the socket of a stopped target. The target must
+/// not clear bytes that it has acknowledged after the truncation.
 #[test]
 fn late_duplicate_of_a_truncate_request_is_ignored() {
     run(|dir| async move {
@@ -26,7 +26,7 @@ fn late_duplicate_of_a_truncate_request_is_ignored() {
     });
 }
 
-/// docs/semantics.md 2.7 and 3.6.
+/// Checks docs/semantics.md 2.7 and 3.6.
 #[test]
 fn write_from_before_a_truncation_is_refused() {
     run(|dir| async move {
@@ -76,7 +76,7 @@ fn write_that_waits_for_a_truncation_is_refused() {
     });
 }
 
-/// docs/semantics.md 2.7.
+/// Checks docs/semantics.md 2.7.
 #[test]
 fn allocation_from_before_a_truncation_is_refused() {
     run(|dir| async move {
@@ -105,7 +105,7 @@ fn allocation_from_before_a_truncation_is_refused() {
     });
 }
 
-/// docs/semantics.md 4.7.
+/// Checks docs/semantics.md 4.7.
 #[test]
 fn lost_chunk_file_is_not_created_again() {
     run(|dir| async move {
