@@ -103,8 +103,8 @@ impl BackupProcess {
         self.running.as_ref().map(Backup::synced).or(stopped).unwrap_or_default()
     }
 
-    /// Ends the process. Returns its engine and its records in memory. A new primary can continue
-    /// with both without reading the log.
+    /// Ends the process. Returns its engine and its records in memory. With the engine and the
+    /// records, a new primary can continue without reading the log.
     pub(crate) fn end(&mut self) -> Option<Stopped<MemoryEngine>> {
         self.inbox.clear();
         self.requests.clear();
@@ -219,8 +219,8 @@ impl World {
         }
     }
 
-    /// Handles the arrival of a request at the target to which it was sent. By now, this target may
-    /// have another role.
+    /// Handles a request that arrives at the receiving target. The target may have changed its role
+    /// since the primary sent the request.
     pub(crate) fn receive_from_primary(
         &mut self,
         index: usize,
@@ -350,7 +350,7 @@ impl World {
                 let pause = self.random.micros(500, 30_000);
                 self.after(pause, SimEvent::BackupCheckpointed { target: index, life, lsn });
             }
-            other => self.fail(format!("backup {index} asks for {other:?}")),
+            other => self.fail(format!("backup {index} must not return the action {other:?}")),
         }
     }
 

@@ -331,8 +331,8 @@ impl World {
         }
     }
 
-    /// Breaks the connections of a node that has exited. The processes at their other ends notice
-    /// this after a while.
+    /// Breaks the connections of a node that has exited. The callers of the node notice the break
+    /// after at most `most_micros` microseconds.
     pub(crate) fn break_all(&mut self, node: Node, most_micros: u64) {
         for connection in self.network.open_connections(node, true) {
             let pause = self.random.micros(0, most_micros);

@@ -53,7 +53,7 @@ impl StoredState {
         let mut stored = Self::default();
         for (index, process) in world.targets.iter().enumerate() {
             let Some(running) = &process.running else {
-                return Err(format!("target {index} is down"));
+                return Err(format!("metadata target {index} does not run"));
             };
             for (inode, held) in running.file_locks() {
                 let HeldLock { session, kind, owner, mode, start, end, .. } = held;
@@ -65,7 +65,9 @@ impl StoredState {
                     let shard = u16::from_be_bytes([key[1], key[2]]);
                     let group = world.map.shard_group(skep_types::ShardId::new(shard));
                     if group.map(|it| it.raw() as usize) != Some(index + 1) {
-                        return Err(format!("target {index} holds shard {shard}"));
+                        return Err(format!(
+                            "target {index} stores shard {shard}, which it does not serve"
+                        ));
                     }
                     stored.read_shard_record(key, value)?;
                 } else {
@@ -212,7 +214,7 @@ impl StoredState {
         }
         let gone = self.opens.keys().chain(self.xattrs.keys()).chain(self.inline.keys());
         match gone.clone().find(|it| !self.inodes.contains_key(it)) {
-            Some(inode) => Err(format!("a record of the removed inode {inode} is left")),
+            Some(inode) => Err(format!("a store still has a record of the removed inode {inode}")),
             None => Ok(()),
         }
     }
@@ -243,11 +245,11 @@ impl StoredState {
             }
         }
         if let Some(session) = self.sessions.iter().find(|it| !alive.contains(it)) {
-            return Err(format!("session {session} of a dead client is left"));
+            return Err(format!("a store still has session {session}, whose client is dead"));
         }
         let is_kept = |it: &SessionId| alive.contains(it) || self.ends.contains(it);
         if let Some(session) = self.slots.iter().find(|it| !is_kept(it)) {
-            return Err(format!("slots of the ended session {session} are left"));
+            return Err(format!("a store still has slots of the ended session {session}"));
         }
         let mut opens: BTreeMap<InodeId, OpenCounts> = BTreeMap::new();
         let stored: BTreeMap<_, _> =

@@ -1,9 +1,9 @@
 //! A client's comparison of its acknowledged changes with the slots of a restarted target.
 //!
-//! This module is responsible for the client's part of the comparison, as
-//! `crates/client/src/session/compare_slots.rs` does, and the check that a target executes no
-//! change before the comparison. The witness checks whether the slots show exactly the changes that
-//! a power loss has reverted. The module `replay` has the changes that a client keeps.
+//! This module has the client's part of the comparison, like
+//! `crates/client/src/session/compare_slots.rs`, and the check that a target executes no change
+//! before the comparison. The witness checks whether the slots show exactly the changes that a
+//! power loss has reverted. The module `replay` stores the changes that a client keeps.
 
 use crate::network::{Node, Purpose};
 use crate::world::{World, message};
@@ -28,7 +28,7 @@ impl World {
         if let Node::Client(client) = caller {
             // The client has replaced the session, so the client can no longer compare its changes.
             if self.clients[client].sessions.values().all(|it| it.id != session) {
-                let what = "another session replaces it";
+                let what = "the client has replaced the session";
                 return self.finish_call(tag, Err(Error::new(ErrorCode::StaleSession, what)));
             }
             let (header, body) = message(&md::CompareSlots {});

@@ -95,7 +95,7 @@ impl Files {
 
     /// Counts a new handle of a file, and returns the state of the file. `losses` is the number of
     /// losses of log records so far. After such a loss, the client begins with a new state, because
-    /// it does not compare its reports with metadata, as a sync of the mount does.
+    /// it does not compare its reports with metadata. A sync of a mount makes this comparison.
     pub(crate) fn open(&mut self, inode: InodeId, losses: u64) -> Arc<InodeState> {
         self.known.retain(|id, it| *id != inode || it.is_open || it.losses == losses);
         let file = self.known.entry(inode).or_insert_with(|| KnownFile {
@@ -271,8 +271,8 @@ impl World {
         Some(self.measured(report, handle.inode, handle.pattern.as_ref()))
     }
 
-    /// Returns a report with the size of the chunk files, if only the chunk files show the size. A
-    /// mount requests these sizes from storage.
+    /// Returns `report`. If the report must contain a measured size, its end becomes the end of the
+    /// chunk files. A mount requests the sizes of chunk files from storage.
     fn measured(
         &self,
         mut report: SizeReport,

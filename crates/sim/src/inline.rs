@@ -3,9 +3,9 @@
 //!
 //! Checks replies that the witness does not check. No power loss may revert a write that a target
 //! has reported as durable. If a target reports a write as lost, the write must have been lost. The
-//! same holds for the end of an inline component. After the reply, the client drops the marks of
-//! these changes, as a real client does. A target remembers only its newest starts. So the target
-//! may also report a change as lost if the target executed the change before these starts.
+//! two rules also hold for the end of an inline component. After the reply, the client drops the
+//! marks of these changes, as a real client does. A target remembers only its newest starts. So the
+//! target may also report a change as lost if the target executed the change before these starts.
 
 use crate::operation::Op;
 use crate::witness::InstanceId;
@@ -34,7 +34,7 @@ impl World {
             return None;
         }
         // In half of the cases, use the truncate generation in the handle. If the file has another
-        // one, the target refuses the write.
+        // generation, the target refuses the write.
         let file = self.witness.model.inodes.get(&inode);
         let current = file.map_or(truncate_generation, |it| it.truncate_generation);
         let is_current = self.random.percent(50);

@@ -117,14 +117,14 @@ pub enum PlantedBug {
     /// Clients ignore the truncate generation of attributes with a lower size. So a truncation by
     /// another client does not lower the size that a client has.
     IgnoreTruncations,
-    /// The coordinator of a staged transaction takes its participant for durably prepared without
-    /// asking it. So it replies before the logs of both groups are synced.
+    /// The coordinator of a staged transaction assumes without a request that its participant is
+    /// durably prepared. So the coordinator replies before the logs of both groups are synced.
     AssumePrepared,
-    /// A starting coordinator takes the participants of its staged transactions for durably
-    /// prepared without asking them.
+    /// A starting coordinator assumes without a request that the participants of its staged
+    /// transactions are durably prepared.
     CommitUnasked,
-    /// A participant that replies that it has not prepared a transaction does not record this
-    /// reply. So it may prepare the transaction later.
+    /// A participant does not record its reply that it has not prepared a transaction. So the
+    /// participant may prepare this transaction later.
     ForgetRefusal,
 }
 

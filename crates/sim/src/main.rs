@@ -56,7 +56,7 @@ fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    println!("seeds {} and {} after it", arguments.seed, arguments.new.saturating_sub(1));
+    println!("seeds {} and the {} seeds after it", arguments.seed, arguments.new.saturating_sub(1));
     let is_good = match arguments.group {
         true => run_groups(&arguments, &signals),
         false => run_clusters(&arguments, &signals),

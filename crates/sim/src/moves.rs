@@ -74,10 +74,10 @@ impl StoredFirstBytes {
 }
 
 impl World {
-    /// Begins to move the inline bytes of an open file. Returns `false` if the file cannot move. A
-    /// real client reads the bytes, and delays its own writes until the end of the move. The
-    /// simulated client takes the bytes from the reference, and does not stop its inline writes, so
-    /// that the target must detect these writes.
+    /// Begins to move the inline bytes of an open file. Returns `false` if the client cannot move
+    /// the bytes now. A real client reads the bytes, and delays its own writes until the end of the
+    /// move. The simulated client takes the bytes from the reference, and does not stop its inline
+    /// writes, so that the target must detect these writes.
     pub(crate) fn move_inline(&mut self, client: usize, task: usize, index: usize) -> bool {
         let handle = self.clients[client].handles[index].clone();
         let (inode, pattern) = (handle.inode, handle.pattern.as_ref());

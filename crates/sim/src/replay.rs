@@ -1,11 +1,11 @@
-//! The replay of a simulated client: it keeps the changes that targets have acknowledged, and sends
-//! the lost ones again after a comparison of slots (`comparison`), before the target executes new
-//! changes. The simulated client does what `crates/client/src/session/replay.rs` does, with two
-//! exceptions:
-//! - It never drops a durable change from its list. This does not affect the replay, because a
-//!   durable change is never lost.
-//! - It does not replay opens that have truncated the file. So no replay restores the truncate
-//!   generation of an empty file.
+//! The replay of a simulated client. The client keeps the changes that targets have acknowledged.
+//! After a comparison of slots (`comparison`), it sends the lost changes again, before the target
+//! executes new changes. The simulated client does what `crates/client/src/session/replay.rs` does,
+//! with two exceptions:
+//! - The client never drops a durable change from its list. Such a change is never lost, so the
+//!   client never replays it.
+//! - The client does not replay opens that have truncated the file. So no replay restores the
+//!   truncate generation of an empty file.
 //!
 //! The witness checks the replays (`witness::replays`).
 
@@ -26,8 +26,8 @@ use std::collections::{BTreeMap, VecDeque};
 /// A change that a target has acknowledged.
 #[derive(Debug, Clone)]
 pub(crate) struct KeptChange {
-    /// Where the change was first executed: the start number of the target, and the number of the
-    /// change in this start.
+    /// Place of the first execution of the change: the start number of the target, and the number
+    /// of the change in this start.
     place: (u64, u64),
     /// The last request that executed the change: the original request or a replay.
     id: InstanceId,
@@ -134,8 +134,8 @@ impl World {
         sessions.find(|it| it.id == id).map(|it| &mut it.replay)
     }
 
-    /// If the reply to a change contains no number of the change (zero), the change is durable. The
-    /// client does not keep it, so no power loss may revert it.
+    /// Records that a change is durable if the reply contains no number of the change (zero). The
+    /// client does not keep this change for a replay, so no power loss may revert it.
     pub(crate) fn note_durable(&mut self, client: usize, task: usize, number: u64) {
         let current = self.clients[client].tasks[task].current.as_ref();
         if let Some(id) = current.and_then(|it| it.instance).filter(|_| number == 0) {

@@ -361,9 +361,9 @@ impl World {
                 self.fail(format!("primary {index} removes records after {after}"));
             }
             Action::AskTakeOver(request) => {
-                self.fail(format!("primary {index} asks for {request:?}"));
+                self.fail(format!("primary {index} must not ask to take over: {request:?}"));
             }
-            Action::ReadLog(read) => self.fail(format!("primary {index} reads {read:?} back")),
+            Action::ReadLog(read) => self.fail(format!("primary {index} must not read {read:?}")),
             Action::Checkpoint { lsn } => {
                 let life = self.targets[index].life;
                 let pause = self.random.micros(500, 30_000);

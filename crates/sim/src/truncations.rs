@@ -89,7 +89,9 @@ impl World {
             && self.storages[storage].old_tails.contains_key(&stat.key)
         {
             let key = stat.key;
-            return self.fail(format!("metadata measures the old tail of chunk file {key}"));
+            return self.fail(format!(
+                "target {target} measures chunk file {key}, which has the old tail again"
+            ));
         }
         if header.message != st::TruncateChunk::ID {
             return;
@@ -98,8 +100,8 @@ impl World {
         let Some(running) = &self.targets[target].running else { return };
         let (key, generation) = (truncation.key, truncation.generation);
         if let Some(backup) = &self.targets[target].backup {
-            // Look into the log, because after a take-over the engine of the new primary may lack
-            // records that both members have synced.
+            // Look up the truncation in the log, because after a take-over the engine of the new
+            // primary may lack records that both members have synced.
             let logged = self.truncations.get(&(key.inode, generation));
             if logged.is_some_and(|it| it.lsn > backup.synced()) {
                 self.fail(format!("chunk file {key} is truncated before both members synced it"));

@@ -20,7 +20,7 @@ pub(crate) struct Window {
     /// project of a moved inode, and the second is the project that entries of the inode's new
     /// directory inherit.
     moves: BTreeSet<(Direction, Option<u32>, Option<u32>)>,
-    /// Whether the two names of a rename referred to the same file at any moment.
+    /// Whether both names of a rename referred to one file at any moment of the window.
     were_same: bool,
     /// For a listing: the entries that existed during the whole window, and the entries that
     /// existed at any moment of the window.

@@ -13,13 +13,12 @@
 //! - a request (one sequence of a slot) commits at most once, and not after the client has received
 //!   a refusal of this request;
 //! - an operation of a program commits at most once, even if its client repeats the operation in
-//!   several sessions. The outcome that a target reports for a request of a lost session is
-//!   correct;
+//!   several sessions, and a target reports the right outcome for a request of a lost session;
 //! - no two files get the same inode id, and no two states of a file get the same version (change
 //!   counter), even if a power loss has reverted one of the files or states;
 //! - no operation commits in a session after a target has logged the end of the session;
 //! - no target grants a lock that conflicts with a lock of another owner, and none refuses a lock
-//!   unless another owner has a conflicting lock or has waited for a conflicting lock;
+//!   unless another owner has a conflicting lock or has waited for such a lock;
 //! - after each batch, the entries and files that the batch changed must equal the reference model;
 //! - the reply that a client receives must be the reply in the record. For reads and refusals, the
 //!   reply must be an outcome of the reference model at some moment between request and reply;
@@ -340,16 +339,16 @@ impl Witness {
         for (session, slot, record) in &changes.slots {
             let id = (*session, *slot, record.sequence);
             if self.ended.contains_key(session) {
-                return Err(format!("{id:?} was done after the end of its session"));
+                return Err(format!("request {id:?} was executed after the end of its session"));
             }
             let Some(instance) = self.instances.get_mut(&id) else {
-                return Err(format!("{id:?} was done, and no client sent it"));
+                return Err(format!("request {id:?} was executed, but no client had sent it"));
             };
             if instance.committed.is_some() {
                 return Err(format!("{id:?} {:?} was done twice", instance.op));
             }
             if instance.refused {
-                return Err(format!("{id:?} {:?} done after its refusal", instance.op));
+                return Err(format!("{id:?} {:?} was done after its refusal", instance.op));
             }
             let (op, operation) = (instance.op.clone(), instance.operation);
             let expected = instance.replays.as_ref().and_then(|it| it.created);

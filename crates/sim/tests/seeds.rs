@@ -1,5 +1,6 @@
-//! Runs fixed seeds. (In `cargo xtask ci`, the program `skep-sim` runs new seeds.) Also tests the
-//! simulator itself: a seed always gives the same run, and the checkers find planted bugs.
+//! Runs fixed seeds of the simulation of a cluster. In `cargo xtask ci`, the program `skep-sim`
+//! runs new seeds. Also tests the simulator itself: a seed always gives the same run, and the
+//! checkers find planted bugs.
 
 mod two_threads;
 
@@ -128,7 +129,7 @@ fn checkers_find_all_planted_bugs() {
         (PlantedBug::IgnoreTruncations, &["knows the size"]),
         (PlantedBug::AssumePrepared, &["participant has lost it"]),
         (PlantedBug::CommitUnasked, &["participant has lost it"]),
-        (PlantedBug::ForgetRefusal, &["after it had denied it"]),
+        (PlantedBug::ForgetRefusal, &["after its reply that it had not"]),
     ];
     for (plant, fragments) in planted {
         let is_expected = |report: &Report| {

@@ -18,7 +18,7 @@ const CLAIM_PAUSE: Duration = Duration::from_millis(1);
 
 impl World {
     /// Begins an operation of a task. If the operation must wait for another operation of the
-    /// client on the same file, the task begins none now.
+    /// client on the same file, drops it, and the task chooses its next operation after a pause.
     pub(crate) fn begin(&mut self, client: usize, task: usize, op: Op, is_durable: bool) {
         match self.claim(client, &op) {
             Some(change) => self.begin_change(client, task, op, is_durable, change),

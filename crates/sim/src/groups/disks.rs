@@ -2,13 +2,13 @@
 //!
 //! - A disk *hangs*: it completes no sync and no checkpoint, and a process that opens its target
 //!   waits. Appends still succeed, because they only reach the page cache. A primary that is
-//!   deposed meanwhile replies to its successor without its disk
+//!   deposed during this time replies to its successor without its disk
 //!   (`service/former_primary.rs` of `crates/metadata`).
 //! - A disk is almost *full*: a backup member and the receiver of a copy refuse data. A primary
 //!   first tries to hand its group over, as in `service/hand_over.rs` of `crates/metadata`.
 //! - A batch of a primary *stalls*, since a read or an append waits for the disk. The process
-//!   performs the rest of the batch later, and does nothing else meanwhile. Before its replies, it
-//!   checks its lease again.
+//!   performs the rest of the batch later, and does nothing else until then. Before its replies,
+//!   the primary checks its lease again.
 //!
 //! The module has random numbers of its own. So runs without these faults do not depend on these
 //! numbers.
@@ -38,17 +38,17 @@ const STALL_MICROS: (u64, u64) = (50_000, 9_000_000);
 #[derive(Debug, Default)]
 pub(super) struct DiskState {
     hangs_until: Duration,
-    /// Since when the disk is full. `None` means that the disk has space.
+    /// Time since which the disk is full. `None` means that the disk has space.
     full_since: Option<Duration>,
     full_until: Duration,
     /// Whether the next batch with replies stalls.
     stalls: bool,
-    /// The actions that are left of a batch that stalls.
+    /// The actions of a stalled batch that the process has not performed yet.
     left: Option<Vec<Action>>,
 }
 
 impl DiskState {
-    /// Ends all faults. A batch that stalls is left.
+    /// Ends all faults, but keeps the remaining actions of a stalled batch.
     pub(super) fn heal(&mut self) {
         *self = Self { left: self.left.take(), ..Self::default() };
     }
@@ -105,8 +105,8 @@ impl Cluster {
         }
     }
 
-    /// If an event waits for a disk that hangs, returns the time at which it may happen. `None`
-    /// means that the event may happen now.
+    /// If an event waits for a disk that hangs, returns the time at which the event may happen.
+    /// `None` means that the event may happen now.
     pub(super) fn hangs_until(&mut self, event: &GroupEvent) -> Option<Duration> {
         let member = match event {
             GroupEvent::Synced { member, .. }
@@ -118,8 +118,9 @@ impl Cluster {
         (until > self.now).then(|| until + self.of_disks.micros(1, 3_000))
     }
 
-    /// Adds a measurement of the free space to the events of a member's batch. A primary whose disk
-    /// is full asks management to hand its group over instead, for some time.
+    /// Adds a measurement of the free space to the events of a member's batch. For
+    /// `HAND_OVER_LIMIT` after its disk became full, a primary instead asks management to hand its
+    /// group over.
     pub(super) fn measure_space(&mut self, index: usize, events: &mut Vec<Event>) {
         if !self.knobs.faults.disks || self.asks_for_successor(index) {
             return;
@@ -130,7 +131,7 @@ impl Cluster {
     }
 
     /// If a member is a primary whose disk is full and another serving member has space, asks
-    /// management to hand the group over. Returns whether it asks.
+    /// management to hand the group over. Returns whether the member has sent this request.
     fn asks_for_successor(&mut self, index: usize) -> bool {
         let (now, member) = (self.now, &self.members[index]);
         let Some(since) = member.disk_state.full_since else { return false };
@@ -159,7 +160,8 @@ impl Cluster {
         is_primary && replies && std::mem::take(&mut member.disk_state.stalls)
     }
 
-    /// Performs the first actions of a batch, and keeps the others until the disk has answered.
+    /// Performs the first actions of a batch, and keeps the other actions until the disk has
+    /// answered.
     pub(super) fn stall(&mut self, index: usize, mut actions: Vec<Action>) {
         let is_reply = |action: &Action| matches!(action, Action::Reply { .. });
         let reply = actions.iter().position(is_reply).unwrap_or(actions.len());
@@ -176,8 +178,8 @@ impl Cluster {
         self.at(until, GroupEvent::Continue { member: index, life });
     }
 
-    /// Performs the actions that are left of a batch that has stalled. A primary sends its replies
-    /// only if it still has its lease.
+    /// Performs the remaining actions of a batch that has stalled. A primary sends its replies only
+    /// if it still has its lease.
     pub(super) fn continue_batch(&mut self, index: usize) {
         let member = &mut self.members[index];
         let Some(actions) = member.disk_state.left.take() else { return };

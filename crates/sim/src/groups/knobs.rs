@@ -26,7 +26,7 @@ pub enum GroupBug {
     DropAlone,
     /// A primary continues in its role after management has named another primary.
     GoOnDeposed,
-    /// A primary does not record the members for which it has asked management to mark them as in
+    /// A primary does not record a member after it has asked management to mark this member as in
     /// sync.
     ForgetCounted,
     /// A member that receives a copy of the store ignores the changes since the copy has begun.

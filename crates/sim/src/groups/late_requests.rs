@@ -1,6 +1,5 @@
-//! Requests of members to management that arrive late: after a power loss of the member that has
-//! sent the request. After management has carried out such a request, this member may be the only
-//! serving member.
+//! Requests that arrive at management only after a power loss of the member that has sent them.
+//! After management has carried out such a request, this member may be the only serving member.
 //!
 //! Random faults rarely cause this order of events. So in some runs, the module delays a request to
 //! take over or to drop a member. Until the request arrives, the links between all other processes

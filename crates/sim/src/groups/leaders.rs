@@ -38,7 +38,8 @@ const LONGEST_TRUST_MICROS: u64 = 1_200_000;
 /// Shortest and longest time in microseconds between the loss of a leader and the first map of its
 /// successor. A successor may begin while the previous leader still serves.
 const ELECTION_MICROS: (u64, u64) = (200_000, 2_500_000);
-/// Longest time in microseconds until a majority has stored a command: usually, and on slow disks.
+/// Longest time in microseconds until a majority has stored a command, on usual disks and on slow
+/// disks.
 const USUAL_COMMIT_MICROS: u64 = 20_000;
 const SLOW_COMMIT_MICROS: u64 = 400_000;
 /// Time after which a process that has not received the newest map asks again for a map.
@@ -86,7 +87,7 @@ pub(super) struct Leaders {
     former: Option<FormerLeader>,
     /// For a planted bug: the state of the next leader, which lacks published changes.
     reverted: Option<Arc<ClusterMap>>,
-    /// Number of changes of the leader.
+    /// Number of times that the leader has changed.
     pub(super) changes: u64,
 }
 
@@ -132,7 +133,8 @@ impl Leaders {
     }
 
     /// Returns the previous leader, if this leader still serves and a process reaches it instead of
-    /// the newest leader. While both serve, chance decides which leader the process reaches.
+    /// the newest leader. While the two leaders serve, a random number decides which leader the
+    /// process reaches.
     fn former_reached(&mut self, now: Duration) -> Option<&FormerLeader> {
         let former = self.former.as_ref().filter(|it| now < it.until)?;
         (!self.is_serving || self.random.percent(40)).then_some(former)

@@ -66,8 +66,8 @@ impl Cluster {
     }
 
     /// The simulation calls this method before management publishes a change of the group. In some
-    /// cases, plans a kill of all members' processes, or of the primary's process, before these
-    /// processes have stored the new map.
+    /// cases, the method plans a kill of all members' processes, or of the primary's process,
+    /// before these processes have stored the new map.
     pub(super) fn plan_restart(&mut self, change: MemberChange) {
         let faults = self.knobs.faults;
         if !self.is_busy || !faults.kills {

@@ -63,7 +63,8 @@ impl Inode {
 
     /// Applies the removal of inline bytes, and checks that the target may remove these bytes. Does
     /// not check whether another client has the file open, because the model closes the files of
-    /// ended sessions only after all requests of a batch. `World::inline_removed` checks this.
+    /// ended sessions only after all requests of a batch. `World::inline_removed` checks the opens
+    /// of other clients.
     pub(super) fn remove_inline(
         &mut self,
         it: &RemoveInline,

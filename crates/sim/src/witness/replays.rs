@@ -15,8 +15,8 @@ use std::time::Duration;
 /// A change that a client replays.
 #[derive(Debug, Clone)]
 pub(crate) struct ReplayedChange {
-    /// Where the change was first executed: the start number of the target, and the number of the
-    /// change in this start.
+    /// Place of the first execution of the change: the start number of the target, and the number
+    /// of the change in this start.
     pub(crate) place: (u64, u64),
     /// The inode that the change created.
     pub(crate) created: Option<InodeId>,
@@ -36,7 +36,7 @@ impl Instance {
 pub(super) struct Replays {
     /// Whether the clients of the run replay changes.
     is_tracked: bool,
-    /// Acknowledged changes that clients keep for a replay.
+    /// Acknowledged changes that clients keep, to replay them after a power loss.
     kept: BTreeSet<InstanceId>,
     /// Lost changes whose clients are alive, each with the target that has lost it.
     owed: BTreeMap<InstanceId, usize>,
@@ -47,8 +47,8 @@ pub(super) struct Replays {
     /// For each target that has lost power: the time of its last start after which it waits for
     /// replays.
     opened: BTreeMap<usize, Duration>,
-    /// For each such target: the place of the last change that the target has replayed after that
-    /// start.
+    /// For each target in `opened`: the place of the last change that the target has replayed after
+    /// the start in `opened`.
     last_place: BTreeMap<usize, (u64, u64)>,
 }
 

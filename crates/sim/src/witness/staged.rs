@@ -1,13 +1,14 @@
-//! Checks staged transactions: no target commits one whose participant has lost its prepared
-//! transaction, and none undoes another one. No client gets a reply to a request whose staged
-//! transaction is undone later. No participant prepares a transaction after it has denied it.
+//! Checks staged transactions: a target commits a staged transaction only if its participant still
+//! has the prepared transaction, and undoes it only if the participant has lost it. No client gets
+//! a reply to a request whose staged transaction is undone later. No participant prepares a
+//! transaction after a reply that it has not prepared this transaction.
 //!
 //! The record of the staged transaction contains the reply of the slot and all changes of the
 //! coordinator. So the witness applies the operation to the reference model when the coordinator
 //! appends this record, as for any other operation. As soon as the participant has lost its
 //! prepared transaction, the outcome is certain: the witness reverts the operation. Until the
-//! coordinator undoes its changes, listings of the directory show them. So the witness does not
-//! check the name in listings.
+//! coordinator undoes the changes of this operation, listings of the directory show them. So the
+//! witness does not check the name in listings.
 
 use super::{Effect, InstanceId, Violation, Witness};
 use crate::changes::Changes;
@@ -41,7 +42,8 @@ struct StagedOperation {
 pub(super) struct StagedOperations {
     prepared: BTreeMap<TransactionId, PreparedTransaction>,
     staged: BTreeMap<TransactionId, StagedOperation>,
-    /// Transactions that a participant has denied to have.
+    /// Replies of participants that they do not have a prepared transaction: the target and the
+    /// transaction.
     refused: BTreeSet<(usize, TransactionId)>,
     /// The names of the entries that lost transactions have changed.
     lost_names: BTreeSet<(InodeId, Vec<u8>)>,
@@ -95,7 +97,9 @@ impl Witness {
     ) -> Result<(), Violation> {
         for (transaction, since) in &changes.prepared_transactions {
             if self.staging.refused.contains(&(target, *transaction)) {
-                return Err(format!("prepared {transaction:?} after it had denied it"));
+                return Err(format!(
+                    "prepared {transaction:?} after its reply that it had not prepared it"
+                ));
             }
             let prepared = PreparedTransaction { target, lsn, since: *since };
             self.staging.prepared.insert(*transaction, prepared);
@@ -151,8 +155,9 @@ impl Witness {
     }
 
     /// Reverts the staged operations whose participant `target` has lost the prepared transaction,
-    /// because its records after `last` are lost. Also forgets what a coordinator `target` has
-    /// lost. Returns whether an operation was reverted. The caller then rebuilds the model.
+    /// because its records after `last` are lost. Also forgets the staged transactions that
+    /// `target` has lost as a coordinator. Returns whether an operation was reverted. The caller
+    /// then rebuilds the model.
     ///
     /// # Errors
     /// Describes a lost transaction that was committed or acknowledged.
