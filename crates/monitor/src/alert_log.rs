@@ -1,12 +1,12 @@
 //! The alerts that have ended, in a file of the history, so that a restart of the monitor does not
 //! lose them.
 //!
-//! Each line of the file is an alert as JSON. If the file becomes too long, the log replaces it by
-//! one with the newest alerts. If the file cannot be written, the log has the alerts in memory
-//! only.
+//! Each line of the file is an alert as JSON. If the file becomes too long, the log replaces the
+//! file by a shorter file with the newest alerts. If the file cannot be written, the alerts are in
+//! memory only.
 //!
-//! Another file has the current alerts, so that they do not begin again after a restart, and their
-//! end is reported even if it was during the restart.
+//! Another file has the current alerts, so that these alerts do not begin again after a restart.
+//! The monitor then also reports the end of an alert that ended during the restart.
 
 use crate::alerts::{Alert, Consequence};
 use crate::limits::{KEPT_ALERTS, MAX_ALERT_LOG_BYTES, MAX_CONSEQUENCES, MAX_SENT_ALERTS};
@@ -45,7 +45,8 @@ impl AlertLog {
         let newest = alerts.filter(Value::is_object).take(KEPT_ALERTS).collect();
         let bytes = text.len() as u64;
         let mut log = Self { path: Some(path), newest, bytes, is_failing: false };
-        // After a crash, the last line may be incomplete, and the next alert must not continue it.
+        // After a crash, the last line may be incomplete, and the next alert must not continue this
+        // line.
         if text.last().is_some_and(|byte| *byte != b'\n') {
             log.note(|log| log.rewrite());
         }
@@ -91,7 +92,7 @@ impl AlertLog {
         let Some(path) = &self.path else { return Ok(()) };
         let mut file = OpenOptions::new().create(true).append(true).open(path)?;
         if let Err(error) = file.write_all(line.as_bytes()) {
-            // The next line must not continue an incomplete one.
+            // The next line must not continue an incomplete line.
             let _ = file.set_len(self.bytes);
             return Err(error);
         }
@@ -99,7 +100,7 @@ impl AlertLog {
         Ok(())
     }
 
-    /// Replaces the file by one with the newest alerts, at most half of the maximum length.
+    /// Replaces the file by a file with the newest alerts, at most half of the maximum length.
     fn rewrite(&mut self) -> io::Result<()> {
         let Some(path) = &self.path else { return Ok(()) };
         let mut lines: Vec<String> = Vec::new();
@@ -132,15 +133,15 @@ impl AlertLog {
     }
 }
 
-/// Replaces a file by one with the content `text`.
+/// Replaces a file by a file with the content `text`.
 fn replace(path: &Path, text: &str) -> io::Result<()> {
     let temporary = path.with_extension("new");
     fs::write(&temporary, text)?;
     fs::rename(&temporary, path)
 }
 
-/// The names of rules in a file. In the other parts of the program they are constants, so each of
-/// them stays in memory until the end of the process.
+/// The names of rules in a file. In the other parts of the program, the names of rules are
+/// constants. So each name that was read from a file stays in memory until the process ends.
 #[derive(Debug, Default)]
 struct Rules(BTreeSet<&'static str>);
 
@@ -176,7 +177,7 @@ fn alert_of(value: &Value, rules: &mut Rules) -> Option<Alert> {
 }
 
 /// Returns a consequence of an alert from its form in the file. `None` means that this form is
-/// damaged. An alert has these fields too.
+/// damaged. An alert has the fields of a consequence too.
 fn consequence_of(value: &Value, rules: &mut Rules) -> Option<Consequence> {
     let text = |name: &str| value[name].as_str();
     let severity = match text("severity")? {

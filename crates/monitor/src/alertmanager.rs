@@ -1,13 +1,14 @@
 //! Sends the alerts to Alertmanager, in its own form (`POST /api/v2/alerts`).
 //!
-//! An Alertmanager forgets an alert that is not sent again, and all alerts if it loses its data. So
-//! the monitor sends all current alerts again and again, as Prometheus does: after each change, and
-//! each minute while there are alerts. Each alert has the time `endsAt` at which it ends unless the
-//! monitor sends it again. After an alert has ended, the monitor continues to send it for a quarter
-//! of an hour, with the time of its end.
+//! An Alertmanager forgets an alert that the monitor does not send again, and all alerts if it
+//! loses its data. So the monitor sends all current alerts repeatedly, as Prometheus does: after
+//! each change, and each minute while alerts exist. Each alert has the time `endsAt` at which it
+//! ends unless the monitor sends it again. After an alert has ended, the monitor continues to send
+//! it for a quarter of an hour, with the time of its end.
 //!
-//! There is no queue: each request contains the alerts of that moment. So a receiver that is slow,
-//! or fails for a day, costs no memory. Its next successful request contains all current alerts.
+//! The module has no queue, because each request contains the alerts of its moment. So a receiver
+//! that is slow, or fails for a day, costs no memory. The next successful request contains all
+//! current alerts.
 
 use crate::alerts::Alert;
 use crate::back_off::BackOff;
@@ -28,8 +29,8 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Interval at which the monitor looks for changes of the alerts. It is the shortest interval of
-/// collection rounds.
+/// Interval at which the monitor looks for changes of the alerts. The interval equals the shortest
+/// interval of collection rounds.
 const EVERY: Duration = Duration::from_secs(1);
 /// Name of all alerts. The alert rules for Prometheus use the same name and the same labels, so
 /// the same routes and inhibit rules of Alertmanager apply.
@@ -45,7 +46,8 @@ pub(crate) struct Alertmanager {
 #[derive(Debug, Default)]
 struct Accepted {
     /// The number of changes of the alerts ([`crate::alerts::AlertBook::changes`]) at the time of
-    /// the request, and this time. `None` means that the Alertmanager has accepted no request yet.
+    /// the request, and the time of the request. `None` means that the Alertmanager has accepted no
+    /// request yet.
     last: Option<(u64, Duration)>,
 }
 
@@ -135,8 +137,8 @@ impl Alertmanager {
 }
 
 /// Returns the alerts for a request at the time `now_ms`: the current alerts, and the alerts that
-/// have ended a short time ago. The severity is a label, so an alert with another severity is
-/// another alert for Alertmanager: the one with the former severity has ended.
+/// have ended a short time ago. The severity is a label, so Alertmanager treats an alert with a new
+/// severity as another alert. The alert with the former severity has ended.
 fn alerts(state: &MonitorState, links: &PageLinks, now_ms: u64) -> Vec<Value> {
     let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
     let current = state.alerts.announced().into_iter();
@@ -171,8 +173,8 @@ fn alerts(state: &MonitorState, links: &PageLinks, now_ms: u64) -> Vec<Value> {
     .collect()
 }
 
-/// Returns the labels of an alert. An empty label is left out, because Alertmanager treats it as
-/// missing.
+/// Returns the labels of an alert. Omits empty labels, because Alertmanager treats an empty label
+/// as a missing label.
 fn labels(alert: &Alert, cluster: &str, map: Option<&ClusterMap>) -> Value {
     let service = map.and_then(|map| service_of_object(&alert.object, map));
     let name = service.map_or_else(String::new, |node| printable(&node.name));

@@ -1,18 +1,19 @@
 //! Alerts: findings that have lasted for a while.
 //!
-//! The module is pure, because the caller passes the time. It decides when an alert begins and
-//! ends, and which alerts another alert lists as its consequences. [`crate::notify`] sends the
+//! The module is pure, because the caller passes the time. The module decides when an alert begins
+//! and ends, and which alerts another alert lists as its consequences. [`crate::notify`] sends the
 //! notifications.
 //!
-//! The times come from the host's clock, which users see. If the clock is set back, all times
-//! move with it, so that alerts neither begin late nor last until the clock has caught up.
+//! The times come from the host's clock, which users see. If the clock is set back, the module sets
+//! all times back by the same amount. So alerts neither begin late nor last until the clock has
+//! reached its former time.
 //!
 //! If the severity of an alert changes, receivers get a notification of the change. The alert keeps
 //! its severity until the new severity has lasted for a while.
 //!
-//! A finding that follows from another one raises no alert of its own while the alert of its cause
-//! exists. The alert of the cause lists this finding. If the finding still exists after the end of
-//! its cause, the finding becomes an alert.
+//! A finding that follows from another finding raises no separate alert while the alert of its
+//! cause exists. The alert of the cause lists this finding. If the finding still exists after the
+//! end of its cause, the finding becomes an alert.
 
 use crate::findings::{Finding, FindingKey};
 use crate::limits::{
@@ -39,12 +40,12 @@ pub(crate) struct Alert {
     pub(crate) since_ms: u64,
     /// Time at which the finding ended. `None` means that the finding still exists.
     pub(crate) ended_ms: Option<u64>,
-    /// Problems that follow from this alert, in the order in which they were found. At most
+    /// Problems that follow from this alert, in the order in which the monitor found them. At most
     /// [`MAX_CONSEQUENCES`].
     pub(crate) consequences: Vec<Consequence>,
 }
 
-/// A problem that follows from an alert. No notification is sent for it.
+/// A problem that follows from an alert. The monitor sends no notification of this problem.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Consequence {
     pub(crate) rule: &'static str,
@@ -53,8 +54,8 @@ pub(crate) struct Consequence {
     pub(crate) what: String,
     /// Time at which the finding began, in milliseconds since 1970.
     pub(crate) since_ms: u64,
-    /// Time at which the finding ended. `None` means that the finding still exists, or that it
-    /// existed when the alert ended.
+    /// Time at which the finding ended. `None` means that the finding still exists, or that the
+    /// finding still existed when the alert ended.
     pub(crate) ended_ms: Option<u64>,
 }
 
@@ -110,7 +111,7 @@ impl Consequence {
         }
     }
 
-    /// Whether both are the same problem.
+    /// Whether the two consequences are the same problem.
     fn is_about(&self, other: &Self) -> bool {
         (self.rule, &self.object) == (other.rule, &other.object)
     }
@@ -120,10 +121,10 @@ impl Consequence {
 struct Active {
     alert: Alert,
     last_seen_ms: u64,
-    /// The severity of the finding. An announced alert has it after a while.
+    /// The severity of the finding. An announced alert gets this severity after a while.
     severity: &'static str,
-    /// Time since which this severity is not that of the alert. `None` means that the two
-    /// severities are equal.
+    /// Time since which this severity differs from the severity of the alert. `None` means that the
+    /// two severities are equal.
     differs_since_ms: Option<u64>,
     /// Whether an earlier process of the monitor had the alert, and this process has not found the
     /// problem yet.
@@ -179,7 +180,8 @@ impl Active {
             return None;
         }
         let since_ms = *self.differs_since_ms.get_or_insert(now_ms);
-        // A rise is as urgent as a new alert, and a fall is like an end.
+        // A rise of the severity is as urgent as a new alert. A fall waits as long as the end of an
+        // alert.
         let has_risen = self.severity == severity_word(Severity::Critical);
         let patience = if has_risen { ALERT_AFTER } else { ALERT_ENDS_AFTER };
         if now_ms.saturating_sub(since_ms) < ms(patience) {
@@ -207,8 +209,8 @@ impl Active {
 pub(crate) struct AlertBook {
     active: BTreeMap<FindingKey, Active>,
     ended: VecDeque<Alert>,
-    /// The alerts whose severity has changed, with their former severity. The time of the change is
-    /// their end.
+    /// The alerts whose severity has changed, with their former severity. Their `ended_ms` is the
+    /// time of the change.
     superseded: VecDeque<Alert>,
     /// Number of alerts that have begun or ended, or whose severity has changed.
     changes: u64,
@@ -223,8 +225,9 @@ fn ms(duration: Duration) -> u64 {
 }
 
 impl AlertBook {
-    /// Adds the alerts that existed when an earlier process of the monitor ended. They do not begin
-    /// again. If the finding of such an alert does not exist any more, the alert ends as usual.
+    /// Adds the alerts that existed when an earlier process of the monitor ended. These alerts do
+    /// not begin again. If the finding of such an alert does not exist any more, the alert ends as
+    /// usual.
     pub(crate) fn restore(&mut self, alerts: Vec<Alert>, now_ms: u64) {
         let mut following = Vec::new();
         for mut alert in alerts {
@@ -234,7 +237,7 @@ impl AlertBook {
             following.extend(present.map(|it| (it.clone(), key.clone())));
             self.active.insert(key, Active::restored(alert, now_ms, true));
         }
-        // A consequence may be an alert too, if it began before its cause.
+        // A consequence may be an alert too, if the consequence began before its cause.
         for (part, cause) in following {
             let key = (part.rule, part.object.clone());
             let of_part = || Active::restored(part.into_alert(now_ms), now_ms, false);
@@ -302,7 +305,7 @@ impl AlertBook {
         active.alert.what = finding.what;
         active.alert.remedy = finding.remedy;
         // The alert of the cause stays active for a moment after the finding of the cause has
-        // ended. So if the new finding has no cause, keep the recorded one.
+        // ended. So if the new finding has no cause, keep the recorded cause.
         active.cause = finding.cause.or(active.cause.take());
     }
 
@@ -415,8 +418,8 @@ impl AlertBook {
         since(&self.ended, from_ms)
     }
 
-    /// Returns the alerts whose severity changed at or after `from_ms`, the newest first. They have
-    /// their former severity, and the time of the change as their end.
+    /// Returns the alerts whose severity changed at or after `from_ms`, the newest first. These
+    /// alerts have their former severity, and the time of the change as their end.
     pub(crate) fn superseded_since(&self, from_ms: u64) -> impl Iterator<Item = &Alert> {
         since(&self.superseded, from_ms)
     }
@@ -468,7 +471,7 @@ mod tests {
     }
 
     #[test]
-    fn short_findings_raise_no_alert_and_short_gaps_end_none() {
+    fn short_findings_raise_no_alert_and_short_gaps_end_no_alert() {
         assert_eq!(changes(|second| second % 10 < 4), [], "no finding lasts five seconds");
         assert_eq!(changes(|second| second % 10 != 9 && second < 60), [(5, true), (74, false)]);
     }
@@ -528,7 +531,7 @@ mod tests {
         }
         let [ended] = &changes[..] else { panic!("{changes:?}") };
         assert_eq!((ended.rule, ended.since_ms, ended.ended_ms), ("target-full", 0, Some(99_000)));
-        assert_eq!(book.since_ms(&lasting.key()), Some(0), "it began before the restart");
+        assert_eq!(book.since_ms(&lasting.key()), Some(0), "the finding began before the restart");
     }
 
     #[test]
@@ -592,8 +595,8 @@ mod tests {
     }
 
     /// Returns the seconds at which alerts begin (`true`) or end (`false`), with their rules. The
-    /// finding `cause` exists in the seconds `cause`, and the finding that follows from it in the
-    /// seconds `consequence`.
+    /// finding `cause` exists in the seconds `cause`. A finding that follows from this finding
+    /// exists in the seconds `consequence`.
     fn changes_of_two(
         cause: std::ops::Range<u64>,
         consequence: std::ops::Range<u64>,
@@ -627,7 +630,8 @@ mod tests {
         let [part] = &cause.consequences[..] else { panic!("{cause:?}") };
         assert_eq!((part.rule, part.since_ms), ("consequence", 20_000));
         assert_eq!(part.ended_ms, Some(40_000));
-        // A consequence that is found first waits for its cause, which may have begun just now.
+        // A consequence that is found before its cause raises no alert at first, because its cause
+        // may have begun just now.
         let (found, _) = changes_of_two(12..40, 10..40);
         assert_eq!(found, [(17, "cause", true), (55, "cause", false)]);
     }

@@ -1,4 +1,4 @@
-//! The time of the next attempt to send something to a program that did not accept it.
+//! The time of the next attempt to send data to a program that did not accept the data.
 //!
 //! After each failure the time to the next attempt doubles, up to [`LONGEST_PAUSE`]. So a program
 //! that is overloaded or starting gets fewer requests. The caller makes the attempts.

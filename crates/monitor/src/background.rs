@@ -33,7 +33,7 @@ pub(crate) struct Work {
     unit: &'static str,
     bytes_per_second: Option<u64>,
     seconds_left: Option<u64>,
-    /// The reason why the work does not continue. Empty if it continues.
+    /// The reason why the work does not continue. Empty if the work continues.
     problem: String,
 }
 
@@ -54,8 +54,8 @@ fn named(map: &ClusterMap, id: TargetId) -> String {
     node.map_or_else(|| id.to_string(), |node| format!("{id} on {}", printable(&node.name)))
 }
 
-/// Returns the work for a member that lacks changes. `None` means that the member lacks none, or is
-/// so close behind the primary that this is no background work.
+/// Returns the work for a member that lacks changes. `None` means that the member lacks no change,
+/// or that it is so close behind the primary that the page does not show it.
 fn of_member(map: &ClusterMap, group: GroupId, member: &MemberProgress) -> Option<Work> {
     let work = Work {
         kind: "copy",
@@ -84,8 +84,8 @@ fn of_member(map: &ClusterMap, group: GroupId, member: &MemberProgress) -> Optio
         return Some(Work { problem: "the copy has not begun".into(), ..work });
     }
     let bytes = member.missing_bytes.filter(|bytes| *bytes > 0)?;
-    // The member is never far behind, because the primary's replies wait for it. So this is no
-    // background work.
+    // The member is never far behind, because the primary's replies wait for it. So the page does
+    // not show this member.
     if member.is_counted {
         return None;
     }
@@ -176,7 +176,7 @@ mod tests {
     fn member_that_catches_up_is_listed_until_it_lacks_nothing() {
         assert_eq!(of_members(vec![member(Some(0)), member(None)]), []);
         let counted = MemberProgress { is_counted: true, ..member(Some(9)) };
-        assert_eq!(of_members(vec![counted]), [], "it gets each record immediately");
+        assert_eq!(of_members(vec![counted]), [], "a counted member gets each record immediately");
         let found = of_members(vec![member(Some(4096))]);
         assert_eq!(
             (found[0].kind, found[0].left, found[0].unit),

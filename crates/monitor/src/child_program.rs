@@ -1,4 +1,4 @@
-//! Runs programs of the host with a time limit. The event loop does not wait for them.
+//! Runs programs of the host with a time limit. The event loop does not wait for these programs.
 
 use rustix::process::{Pid, Signal, kill_process_group};
 use std::process::{Command, ExitStatus};
@@ -7,8 +7,8 @@ use std::time::Duration;
 /// Interval at which the monitor checks whether a program has ended.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Runs a program, and waits for its end. Kills it after `patience`, with the processes that it has
-/// started. The caller sets its input and its output.
+/// Runs a program, and waits for its end. After `patience`, kills the program and the processes
+/// that it has started. The caller sets the input and the output of the program.
 ///
 /// # Errors
 /// A description of the problem: the program cannot be started, or was killed.
@@ -26,7 +26,8 @@ pub(crate) async fn run_limited(
             }
             Some(status) => return Ok(status),
             None if !is_killed && skep_env::now() > deadline => {
-                // The program has a process group of its own, so this reaches its children, too.
+                // The program has its own process group, so the signal reaches the children of the
+                // program, too.
                 let _ = kill_process_group(Pid::from_child(&child), Signal::KILL);
                 is_killed = true;
             }

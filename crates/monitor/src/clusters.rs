@@ -1,10 +1,10 @@
 //! The clusters that one monitor watches, and the choice of a cluster by a request.
 //!
-//! Each cluster has its own state, history and connections. They share the HTTP server, the
+//! Each cluster has its own state, history and connections. All clusters share the HTTP server, the
 //! receivers of notifications and the thread. Requests choose a cluster by the parameter `cluster`,
 //! whose value is the name or the id of the cluster. Requests without this parameter get the first
-//! cluster, so programs that were written for one cluster need no change. Commands send the id,
-//! because they do not have the names.
+//! cluster, so programs that were written for one cluster need no change. Commands send the id of
+//! the cluster, because they do not have its name.
 
 use crate::live::MonitorState;
 use crate::routes::{self, Access};
@@ -29,11 +29,12 @@ const OWNER_FILE: &str = "history-of";
 /// A cluster that the monitor watches.
 #[derive(Debug, Clone)]
 pub struct WatchedCluster {
-    /// The name on the page and in the interface. It is unique, and valid by [`is_name`].
+    /// The name on the page and in the interface. The name is unique, and valid by [`is_name`].
     pub name: String,
     /// The token, with the addresses of management.
     pub token: JoinToken,
-    /// The file with the token. If an administrator replaces it, the monitor uses the new token.
+    /// The file with the token. If an administrator replaces the file, the monitor uses the new
+    /// token.
     pub token_file: PathBuf,
 }
 
@@ -55,8 +56,8 @@ pub(crate) fn history_of(directory: &Path, number: usize, name: &str) -> PathBuf
 
 /// Makes the history in the directory `place` the history of the cluster `id`. If another cluster
 /// had this directory before, for example because the order of the clusters was different, its
-/// history is set aside as `history-ID`. The history of `id` is taken back if it was set aside. So
-/// the metrics of different clusters never mix.
+/// history is set aside as `history-ID`. If the history of `id` was set aside, it becomes the
+/// history in `place` again. So the metrics of different clusters never mix.
 ///
 /// # Errors
 /// The errors of the file system.
@@ -98,7 +99,7 @@ pub(crate) struct Choice {
     pub(crate) state: Rc<RefCell<MonitorState>>,
 }
 
-/// The clusters in the order of the command line. There is at least one.
+/// The clusters in the order of the command line, at least one cluster.
 #[derive(Debug)]
 pub(crate) struct Clusters(pub(crate) Vec<Choice>);
 

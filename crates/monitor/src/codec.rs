@@ -13,8 +13,8 @@ use crate::frame::{Dimension, Frame, Key, Level, Load, Measure};
 use crate::limits::MAX_FRAME_BYTES;
 use skep_types::codec::crc32c;
 
-/// The marker at the begin of each record of version 2. No text in a payload contains it, because
-/// its first byte is not valid in UTF-8.
+/// The marker at the begin of each record of version 2. No text in a payload contains the marker,
+/// because the first byte of the marker is not valid in UTF-8.
 const MARKER: [u8; 8] = [0xfb, b's', b'k', b'e', b'p', b'f', b'r', 2];
 /// Version of the payload. The version is the payload's first byte.
 const VERSION: u8 = 1;

@@ -44,7 +44,7 @@ pub(crate) struct Collected {
     /// The newest cluster map. While management does not reply, this is the map of an earlier
     /// round.
     pub(crate) map: Option<ClusterMap>,
-    /// The reason why management did not reply. `None` means that it replied.
+    /// The reason why management did not reply. `None` means that management replied.
     pub(crate) map_problem: Option<String>,
     /// The replies of the services.
     pub(crate) round: Round,

@@ -1,7 +1,8 @@
-//! Determines which findings follow from others, so that one fault raises one alert: if a service
-//! does not reply, its targets are offline as well, and if a host fails, no service of it replies.
+//! Determines which findings follow from other findings, so that one fault raises one alert. For
+//! example, if a service does not reply, its targets are offline, and if a host fails, none of its
+//! services replies.
 //!
-//! The module is pure: it uses no I/O and no clock. [`crate::findings`] has the rules of the single
+//! The module is pure: it uses no I/O and no clock. [`crate::findings`] has the rules of the
 //! findings.
 
 use crate::collect::Collected;
@@ -74,7 +75,8 @@ fn cause(
 }
 
 /// Returns the service that an object belongs to, where `n2` is a node and `t7` is a target. `None`
-/// means that the object is neither, or that the map does not contain it.
+/// means that the object is neither a node nor a target, or that the map does not contain the
+/// object.
 pub(crate) fn service_of_object<'a>(object: &str, map: &'a ClusterMap) -> Option<&'a Node> {
     let number = |prefix: char| object.strip_prefix(prefix)?.parse::<u32>().ok();
     let of_target = || {

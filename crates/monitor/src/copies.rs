@@ -2,9 +2,9 @@
 //! with the interface "remote write" of Prometheus.
 //!
 //! Each copy contains the data points of the time since the previous copy. If the other program
-//! does not reply or is busy, the copies wait, and the monitor sends them later in their order. A
-//! copy that the other program refuses is dropped, because it would refuse the copy again. The
-//! history of the monitor still has the metrics.
+//! does not reply or is busy, the copies wait, and the monitor sends them later in their order. The
+//! monitor drops a copy that the other program refuses, because the program would refuse the copy
+//! again. The history of the monitor still has the metrics.
 //!
 //! [`influx`] and [`remote_write`] own the formats.
 
@@ -103,7 +103,8 @@ impl Copies {
         let mut back_off = BackOff::default();
         let mut problem = String::new();
         // Retry: the monitor sends a copy that the other program could not accept again, after
-        // growing pauses. It drops the oldest copy if more than `MAX_WAITING_COPIES` copies wait.
+        // growing pauses. The monitor drops the oldest copy if more than `MAX_WAITING_COPIES`
+        // copies wait.
         loop {
             skep_env::sleep(self.interval).await;
             let to_ms = now_ms();
@@ -135,7 +136,8 @@ impl Copies {
     }
 
     /// Returns the points of the frames that ended in `span`. `None` means that the frames have no
-    /// points, for example because there is no such frame. `sent` is from the previous copy.
+    /// points, for example because no frame ended in `span`. `sent` contains the series of the
+    /// previous copy.
     fn copy(
         &self,
         state: &MonitorState,
@@ -153,8 +155,8 @@ impl Copies {
         (!copy.is_empty()).then_some(copy)
     }
 
-    /// Sends the waiting copies until one of them must wait longer. Returns the newest problem, or
-    /// an empty text.
+    /// Sends the waiting copies until the other program cannot accept a copy at the moment. Returns
+    /// the newest problem, or an empty text.
     async fn send_all(&self, waiting: &mut Waiting) -> String {
         let mut problem = String::new();
         while let Some(copy) = waiting.copies.front() {

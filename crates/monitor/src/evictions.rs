@@ -2,7 +2,7 @@
 //! reasons for their evictions.
 //!
 //! Management lists the newest evictions with their reasons, and [`crate::collect`] asks for this
-//! list when clients have disappeared. If management does not send it, or if it has evicted more
+//! list when clients have disappeared. If management does not send the list, or has evicted more
 //! clients than the list has entries, the module compares the number of the other clients with the
 //! number of executed `Leave` requests.
 //!
@@ -16,8 +16,8 @@ use std::collections::{BTreeMap, VecDeque};
 
 /// Time for which an eviction is reported after it was found, in milliseconds.
 const REPORTED_MS: u64 = 60_000;
-/// Maximum number of evictions that are reported at a time. It covers the mounts of a large cluster
-/// that lose their network together.
+/// Maximum number of evictions that are reported at a time. The limit covers the mounts of a large
+/// cluster that lose their network together.
 const MAX_REPORTED: usize = 4096;
 
 /// The `Leave` requests that management has executed, according to the replies of one round.
@@ -29,10 +29,11 @@ struct Leaves {
 }
 
 impl Leaves {
-    /// Adds up the counts of all management services. `None` means that none of them replied.
+    /// Adds up the counts of all management services. `None` means that no management service
+    /// replied.
     ///
-    /// Any member of management may be the leader. The others refuse a `Leave`, and count it as a
-    /// failed request.
+    /// Any member of management may be the leader. The other members refuse a `Leave`, and count it
+    /// as a failed request.
     fn of(round: &Round) -> Option<Self> {
         let (mut members, mut count) = (Vec::new(), 0_u64);
         for figures in round {
@@ -67,8 +68,8 @@ fn leaves_in(series: &[StatisticsSeries]) -> u64 {
 /// A client that was evicted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct EvictedClient {
-    /// Its host and mount point. If some of several clients were evicted and it is not known which
-    /// ones, the text has the names of all of them.
+    /// Host and mount point of the client. If only some of several clients were evicted, but the
+    /// monitor does not know which clients, the text has the names of all these clients.
     pub(crate) name: String,
     /// The reason for the eviction. Empty if the reason is not known.
     pub(crate) reason: String,
@@ -88,8 +89,8 @@ pub(crate) struct EvictionWatch {
 
 impl EvictionWatch {
     /// Takes the clients of the newest map, the replies of a round that began after the map was
-    /// read, and the evictions that management has listed after it. `None` means that there is no
-    /// list. Returns the clients that were evicted within the last minute.
+    /// read, and the evictions that management has listed after this round. `None` means that
+    /// management has sent no list. Returns the clients that were evicted within the last minute.
     pub(crate) fn update(
         &mut self,
         now_ms: u64,
@@ -114,7 +115,8 @@ impl EvictionWatch {
             }
             self.clients = clients;
         }
-        // If the clock has been set back, older times are in the future. Drop them too.
+        // If the clock has been set back, older times are in the future. Drop the evictions with
+        // such times too.
         self.reported.retain(|(time, _)| (*time..=time + REPORTED_MS).contains(&now_ms));
         while self.reported.len() > MAX_REPORTED {
             self.reported.pop_front();
@@ -224,7 +226,7 @@ mod tests {
     fn listed_eviction_is_reported_immediately_with_its_reason() {
         let mut watch = EvictionWatch::default();
         watch.update(0, clients(&[5, 6, 7]), &round(1, 3), None);
-        // Client 7 has left, but management has not counted this yet.
+        // Client 7 has left, but management has not counted its `Leave` request yet.
         let list = [eviction(4), eviction(6)];
         let found = watch.update(1000, clients(&[5]), &round(1, 3), Some(&list));
         let reason = "the client sent no heartbeat for 5.0 s".to_owned();
@@ -255,7 +257,7 @@ mod tests {
         let mut watch = EvictionWatch::default();
         watch.update(0, clients(&[500]), &round(1, 0), None);
         assert_eq!(watch.update(1000, clients(&[]), &round(1, 0), Some(&list)), []);
-        assert_eq!(watch.update(2000, clients(&[]), &round(1, 0), None), [], "it has left");
+        assert_eq!(watch.update(2000, clients(&[]), &round(1, 0), None), [], "the client has left");
     }
 
     #[test]
@@ -295,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn a_restart_of_management_is_not_an_eviction() {
+    fn restart_of_management_is_not_reported_as_an_eviction() {
         assert!(evicted(&[(&[5, 6], 1, 3), (&[5], 2, 0), (&[5], 2, 0)]).is_empty());
     }
 

@@ -1,4 +1,4 @@
-//! The evidence for causes of slowness in the last minutes. It is in memory only.
+//! The evidence for causes of slowness in the last minutes. The evidence is in memory only.
 //!
 //! The findings use only the newest seconds, so that a finding begins and ends within seconds of
 //! its cause. Older evidence is added up in pieces of ten seconds, so that the monitor can explain
@@ -56,7 +56,7 @@ impl EvidenceBook {
     }
 
     /// Returns the work of all targets in the last `span_ms` milliseconds, rounded up to whole
-    /// pieces. It takes far less time than [`Self::of_span`].
+    /// pieces. This function takes far less time than [`Self::of_span`].
     pub(crate) fn work(&self, now_ms: u64, span_ms: u64) -> WorkByTarget {
         let mut work = WorkByTarget::new();
         self.pieces_of(now_ms, span_ms).for_each(|piece| add_work(&mut work, &piece.evidence));

@@ -1,15 +1,15 @@
 //! Converts the replies of the HTTP interface to JSON, CSV or XML. The parameter `format` of a
 //! request names the form.
 //!
-//! CSV has one table, so a reply with several lists needs the parameter `list`, which names one of
-//! them, such as `services` or `top.user`. The other formats have the whole reply.
+//! CSV has one table, so a reply with several lists needs the parameter `list`, which names the
+//! list, such as `services` or `top.user`. The other formats have the whole reply.
 
 use crate::series::{self, Parameters};
 use serde_json::Value;
 use skep_stats::{csv, xml};
 
-/// The paths whose replies have a main list, each with the name of this list. CSV uses this list
-/// unless the request names another one.
+/// The paths whose replies have a main list, each with the name of this list. A reply in CSV has
+/// this list unless the request names another list.
 const LISTS: [(&str, &str); 4] = [
     ("/api/load", "rows"),
     ("/api/operations", "operations"),

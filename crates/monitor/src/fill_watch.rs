@@ -1,7 +1,7 @@
-//! Follows the growth of the used space of storage targets, from the history.
+//! Measures how fast the used space of storage targets grows, from the history.
 //!
-//! The history is read only every ten minutes, because the growth of days does not change in a
-//! second. `skep_stats::filling` has the prediction and the rule.
+//! The history is read only every ten minutes, because the growth over several days hardly changes
+//! within ten minutes. `skep_stats::filling` has the prediction and the rule.
 
 use crate::frame::{Frame, Measure};
 use crate::history::{History, Resolution};
@@ -44,7 +44,8 @@ impl FillWatch {
         let add = |frame: &Frame| {
             let found: Vec<(TargetId, UsedSpace)> =
                 ids.iter().filter_map(|id| Some((*id, used_space(frame, *id)?))).collect();
-            // A sum without some of the targets would grow when these targets are added.
+            // Without the space of some targets, the sum is too small, and would grow as soon as
+            // the frames have the space of these targets.
             if found.len() == ids.len() && !found.is_empty() {
                 all.push(sum(&found));
             }
@@ -64,8 +65,9 @@ impl FillWatch {
         self.all.as_ref().map(Growth::days_left)
     }
 
-    /// Returns the findings: the space of all targets, or else single targets that will be full
-    /// before the other targets. Targets that are low on space already have another finding.
+    /// Returns the findings: the space of all targets together, or otherwise single targets that
+    /// will be full before the other targets. Targets that are low on space already have another
+    /// finding.
     pub(crate) fn causes(&self, map: &ClusterMap) -> Vec<Cause> {
         let of_all = self.all.as_ref().and_then(|growth| soon_full(map, None, growth));
         if let Some(cause) = of_all {
@@ -79,8 +81,8 @@ impl FillWatch {
     }
 }
 
-/// Returns the used space of a target in a frame. `None` means that the frame does not have it, or
-/// that the target was added or its disk replaced within the time of the frame.
+/// Returns the used space of a target in a frame. `None` means that the frame has no used space of
+/// this target, or that the target was added or its disk replaced within the time of the frame.
 fn used_space(frame: &Frame, id: TargetId) -> Option<UsedSpace> {
     let mean = |measure| {
         let level = frame.readings.get(&(measure, id.raw()))?;

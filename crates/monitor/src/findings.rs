@@ -3,8 +3,9 @@
 //! The module is pure: it uses no I/O and no clock. The problems that the cluster map shows come
 //! from `skep_cluster::problems`. The other rules that the monitor and `skep health check` share
 //! are in `skep_stats`: causes of slowness, clocks, balances, backups, and the load of a minute.
-//! This module passes the metrics to them, and has the rules about the monitor and its connections.
-//! It does not decide how long a finding must last before it becomes an alert ([`crate::alerts`]).
+//! This module passes the metrics to these rules, and has the rules about the monitor and its
+//! connections. The module does not decide how long a finding must last before it becomes an alert
+//! ([`crate::alerts`]).
 
 use crate::collect::Collected;
 use crate::evictions::EvictedClient;
@@ -29,8 +30,8 @@ use std::collections::VecDeque;
 /// these frames cover a minute.
 const WINDOW: usize = 60;
 
-/// Maximum number of evicted clients that have a finding each. If there are more, one finding
-/// reports all of them, so that one fault raises one alert.
+/// Maximum number of evicted clients that have a finding each. If more clients were evicted, one
+/// finding reports all of them, so that one fault raises one alert.
 const MAX_SINGLE_EVICTIONS: usize = 4;
 
 /// A current problem.
@@ -101,8 +102,8 @@ pub(crate) struct Situation<'a> {
     pub(crate) filling: &'a FillWatch,
     /// The newest reply of each service.
     pub(crate) round: &'a Round,
-    /// The reason why the monitor cannot write the history. `None` means that it writes the
-    /// history.
+    /// The reason why the monitor cannot write the history. `None` means that the monitor writes
+    /// the history.
     pub(crate) history_problem: Option<&'a str>,
     /// The clients that were evicted within the last minute.
     pub(crate) evicted: &'a [EvictedClient],
@@ -223,8 +224,8 @@ fn unreachable(map: &ClusterMap, collected: &Collected) -> Vec<Finding> {
         .filter_map(|(id, reason)| {
             let node = map.nodes.iter().find(|node| node.id.raw() == *id)?;
             let is_management = node.kind == NodeKind::Management;
-            // If management does not reply, another finding reports this, with its effect. So this
-            // rule reports no management service.
+            // If management does not reply, another finding reports its outage and the effect. So
+            // this rule reports no management service.
             let is_found = is_management && collected.map_problem.is_some();
             if is_found || has_only_lost_targets(map, node.id) {
                 return None;

@@ -147,8 +147,8 @@ impl Load {
     }
 
     /// Returns the counts of a part of the time of this load. The time has `whole` equal units, and
-    /// the part has the units `units`. The parts of a time add up to the whole load. The queues are
-    /// no counts, so each part has them unchanged.
+    /// the part has the units `units`. The parts of a time add up to the whole load. The lengths of
+    /// queues are no counts, so each part has the same lengths as the whole load.
     pub fn part(&self, units: Range<u64>, whole: u64) -> Self {
         let until = |count: u64, unit: u64| {
             let part = u128::from(count) * u128::from(unit.min(whole)) / u128::from(whole.max(1));
@@ -207,7 +207,7 @@ impl Measure {
         (Self::Memory, "memory_bytes"),
     ];
 
-    /// Whether this is a measure of a node's host. The others are measures of targets.
+    /// Whether this is a measure of a node's host. All other measures are measures of targets.
     pub fn is_of_host(self) -> bool {
         matches!(self, Self::CpuPermille | Self::MemoryFree | Self::Memory)
     }
@@ -244,9 +244,9 @@ impl Frame {
     /// Adds a later frame to this frame.
     ///
     /// A service that has not replied in a round has no readings in the frame of the round. So if
-    /// one of the two frames lacks a reading, it counts with the mean reading of the other frame.
-    /// Otherwise, a host whose service was down for half a minute would seem to have half of its
-    /// memory in this minute.
+    /// one of the two frames lacks a reading, this frame counts with the mean reading of the other
+    /// frame. Otherwise, a host whose service was down for half a minute would seem to have half of
+    /// its memory in this minute.
     pub fn add(&mut self, later: &Self) {
         if self.samples == 0 {
             self.start_ms = later.start_ms;
@@ -287,7 +287,7 @@ impl Frame {
         self.readings.range(all).map(|((_, node), _)| *node)
     }
 
-    /// Returns the loads of one object, one for each kind of service that had a load of it.
+    /// Returns the loads of one object, one for each kind of service that had load of this object.
     pub fn loads_of(&self, dimension: Dimension, id: &str) -> impl Iterator<Item = &Load> {
         let first = Key { dimension, id: id.to_owned(), service: String::new() };
         let is_same = move |key: &Key| key.dimension == dimension && key.id == id;
@@ -296,8 +296,8 @@ impl Frame {
     }
 
     /// Returns the sum of the loads of frames, the oldest first. For each reading, the sum contains
-    /// only the newest value, as if all samples had this value, since other programs show it as the
-    /// value of this moment.
+    /// only the newest value, as if all samples had this value, since other programs show the
+    /// newest value as the value of this moment.
     pub fn sum_with_newest_readings<'a>(frames: impl IntoIterator<Item = &'a Self>) -> Self {
         let (mut sum, mut newest) = (Self::default(), BTreeMap::new());
         for frame in frames {

@@ -6,8 +6,8 @@
 //! port can read the metrics, as with `gmond`, so the metrics name no users and no jobs.
 //!
 //! The state of the machine also has the names that `gmond` uses, such as `load_one`, because the
-//! web page of Ganglia shows these by default. `gmetad` adds them up for the cluster, so only one
-//! of the servers on a machine has them.
+//! web page of Ganglia shows metrics with these names by default. `gmetad` adds up these metrics
+//! for the cluster, so only one of the servers on a machine has them.
 
 use crate::frame::{Dimension, Frame, Measure};
 use crate::limits::{GANGLIA_PATIENCE, GANGLIA_SPAN_MS, MAX_GANGLIA_CONNECTIONS};
@@ -55,11 +55,12 @@ pub(crate) fn listen(settings: &GangliaSettings) -> Result<Option<TcpListener>> 
 /// Sends the metrics to each program that connects, until this future is dropped.
 pub(crate) async fn serve(listener: TcpListener, state: Rc<RefCell<MonitorState>>) {
     let permits = Semaphore::new(MAX_GANGLIA_CONNECTIONS);
-    // Read the address now, because this needs a file descriptor, which may be missing later.
+    // Read the address now, because the read needs a file descriptor, and the process may have no
+    // free descriptor later.
     let address = listener.local_address().map_or_else(|_| "?".into(), |it| it.to_string());
     let failed = FailedAccepts::new(format!("the page for gmetad at {address}"));
     let mut made = (0, String::new());
-    // Retry: after a failed accept, for example because no file descriptor is free. The monitor
+    // Retry: after a failed accept, for example because no file descriptor is free, the monitor
     // accepts again after `ACCEPT_PAUSE`, without limit.
     loop {
         let permit = permits.acquire().await;
@@ -74,7 +75,8 @@ pub(crate) async fn serve(listener: TcpListener, state: Rc<RefCell<MonitorState>
                 let text = made.1.clone();
                 let sending = async move {
                     let parts = vec![MessagePart::Bytes(text.into_bytes())];
-                    // A program that ends the connection early needs no reply.
+                    // Ignore the result, because a program that has ended the connection needs no
+                    // reply.
                     let _ = skep_env::timeout(GANGLIA_PATIENCE, stream.send(parts)).await;
                     drop(permit);
                 };
@@ -186,7 +188,7 @@ fn machine_metrics(frame: &Frame, replies: &Round, node: u32) -> Vec<Metric> {
     let kib = |measure| reading(frame, measure, node).map(|bytes| bytes / 1024.0);
     let used = reading(frame, Measure::CpuPermille, node).map(|permille| permille / 10.0);
     let all = [
-        // The value is in millionths.
+        // The value of the metric is in millionths.
         ("load_one", newest("skep_host_load1").map(|load| load / 1e6), " ", "load"),
         ("cpu_num", newest("skep_host_cpus"), "CPUs", "cpu"),
         ("cpu_idle", used.map(|percent| 100.0 - percent), "%", "cpu"),
@@ -346,7 +348,7 @@ mod tests {
         (value * 1000.0).round() / 1000.0
     }
 
-    /// Returns the newest replies: that of service 2.
+    /// Returns the newest replies, which consist of the reply of service 2.
     fn replies() -> Round {
         let series = [("skep_host_cpus", 8), ("skep_host_load1", 1_500_000)];
         let series = series.map(|(metric, value)| StatisticsSeries {

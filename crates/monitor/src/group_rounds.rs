@@ -59,7 +59,7 @@ async fn ask(router: &Rc<Router>, groups: Vec<GroupId>) -> Groups {
     found
 }
 
-/// Whether a group has several members, and its log is shipped to them.
+/// Whether a group has several members, so that its primary ships the log to the other members.
 fn is_copied(group: &Group) -> bool {
     group.kind == TargetKind::Metadata && group.members.len() > 1
 }

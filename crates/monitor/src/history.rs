@@ -2,9 +2,9 @@
 //! of the last hour, for each minute of the last month, and for each hour of the last two years.
 //!
 //! The module owns the three tiers (seconds, minutes, hours), the limit of the total size, and the
-//! reaction to a full disk. It also adds up the frames of one tier for the frames of the next tier.
-//! The newest seconds are also in memory, so the web page works even if the history cannot be
-//! written.
+//! reaction to a full disk. The module also adds up the frames of one tier to the frames of the
+//! next tier. The newest seconds are also in memory, so the web page works even if the history
+//! cannot be written.
 
 use crate::codec;
 use crate::frame::{Dimension, Frame};
@@ -30,8 +30,8 @@ const FORMS: [TierForm; 3] = [
 /// Time for which the clock must advance without a jump before old files are removed by their age.
 /// A wrong clock makes all files seem old, and may be corrected soon.
 const STEADY_MS: u64 = HOUR_MS;
-/// Difference between the end of a frame and the start of the next frame above which the clock was
-/// not steady.
+/// Difference between the end of a frame and the start of the next frame above which the clock
+/// counts as having jumped.
 const JUMP_MS: u64 = 5 * MINUTE_MS;
 /// Maximum share of each tier in the total size limit, as a number of quarters.
 const QUARTERS: [u64; 3] = [1, 2, 1];
@@ -45,7 +45,8 @@ pub struct Resolution(usize);
 
 impl Resolution {
     /// Returns the resolution for a query over `span_ms` milliseconds that begins `age_ms`
-    /// milliseconds before now. A tier is used only if it still has the begin of the span.
+    /// milliseconds before now. The query reads a tier only if the tier still has the begin of the
+    /// span.
     pub fn of(span_ms: u64, age_ms: u64) -> Self {
         let by_span = LONGEST_SPAN_MS.iter().take_while(|longest| span_ms > **longest).count();
         let short = &FORMS[..FORMS.len() - 1];
@@ -69,7 +70,7 @@ pub struct History {
     /// The newest frames, in the order of their times.
     recent: VecDeque<Frame>,
     max_bytes: u64,
-    /// Time for which the clock has gone on steadily, in milliseconds.
+    /// Time for which the clock has advanced without a jump, in milliseconds.
     steady_ms: u64,
     removals: Removals,
     problem: Option<String>,
@@ -129,7 +130,7 @@ impl History {
         }
     }
 
-    /// Adds the time of a new frame to the time for which the clock has gone on steadily.
+    /// Adds the time of a new frame to the time for which the clock has advanced without a jump.
     fn note_clock(&mut self, frame: &Frame) {
         let expected = self.recent.back().map_or(0, |last| last.start_ms + last.span_ms);
         let is_steady = frame.start_ms.abs_diff(expected) <= JUMP_MS;
@@ -153,9 +154,9 @@ impl History {
     }
 
     /// Writes a frame to tier `index`. If the disk is full, removes the oldest file of the tier
-    /// that has the most bytes, and repeats the write. [`Removals`] limits this.
+    /// that has the most bytes, and repeats the write. [`Removals`] limits these removals.
     fn store(&mut self, index: usize, frame: &Frame) {
-        // The loop ends at some time, because each iteration removes a file.
+        // The loop ends, because each iteration removes a file.
         let error = loop {
             match self.tiers[index].append(frame) {
                 Ok(written) => {

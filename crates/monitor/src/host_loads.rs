@@ -1,8 +1,8 @@
 //! The load of the disks and network interfaces of hosts between the last two replies of each
 //! service.
 //!
-//! The module is pure: it uses no I/O and no clock. It stores only the series of these statistics,
-//! because the whole reply of a service has thousands of series.
+//! The module is pure: it uses no I/O and no clock. The module stores only the series of these
+//! statistics, because the whole reply of a service has thousands of series.
 
 use serde_json::{Value, json};
 use skep_stats::disks::disks;
@@ -12,7 +12,8 @@ use skep_wire::node::Statistics;
 use std::collections::BTreeMap;
 
 /// Number of rounds without a reply of a service for which the load of its host is still shown. A
-/// single reply may be late. After more rounds, the load would be taken for that of this moment.
+/// single reply may be late. After more rounds, readers would take the old load for the load of
+/// this moment.
 const MAX_SILENT_ROUNDS: u32 = 5;
 /// Prefixes of the names of the stored series.
 const PREFIXES: [&str; 2] = ["skep_host_disk_", "skep_host_network_"];

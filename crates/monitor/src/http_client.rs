@@ -2,7 +2,7 @@
 //! Prometheus, traces to a collector, and the queries of `skep stats --history` to a monitor.
 //!
 //! The client limits the length of a reply, and the time until the reply has arrived. With `https`,
-//! it trusts the certificates of the authorities that the system trusts.
+//! the client trusts the certificates of the authorities that the system trusts.
 
 use crate::limits::{MAX_REPLY_BYTES, SEND_PATIENCE};
 use rustls::pki_types::ServerName;
@@ -18,8 +18,8 @@ static CLIENT_TLS: OnceLock<Arc<ClientConfig>> = OnceLock::new();
 const MAX_HEADERS: usize = 64;
 /// Maximum length of the head of a reply. The head is parsed again after each received part.
 const MAX_HEAD_BYTES: usize = 64 << 10;
-/// Maximum number of bytes that [`post`] reads of the body of a reply. They contain the reason of a
-/// failure.
+/// Maximum number of bytes that [`post`] reads of the body of a reply. These bytes contain the
+/// reason of a failure.
 const START_BYTES: usize = 1 << 10;
 
 /// A URL of the form `http://host:port/path` or `https://host:port/path`.
@@ -169,8 +169,8 @@ async fn exchange(request: &HttpRequest<'_>, most: usize) -> Result<(u16, Vec<u8
     let mut received = Vec::new();
     loop {
         let count = match stream.receive(&mut received).await {
-            // Some servers do not end the stream of TLS. Then the end of a body without a length
-            // may be missing, which matters only if the caller needs the whole body.
+            // Some servers do not end the stream of TLS. If the caller needs the whole body, this
+            // is an error, because the end of a body without a length may be missing.
             Err(error) if error.kind() == ErrorKind::UnexpectedEof && most < usize::MAX => 0,
             count => count.map_err(|error| error.to_string())?,
         };

@@ -1,5 +1,5 @@
 //! The points of the load for InfluxDB, in line protocol over HTTP, for versions 1 and 2.
-//! [`crate::copies`] decides when they are sent.
+//! [`crate::copies`] sends the points.
 
 use crate::frame::{Dimension, Frame, Measure};
 use crate::http_client::Url;

@@ -2,16 +2,17 @@
 //!
 //! The frame of a round has no load of a service that did not reply. The frame of its next reply
 //! has the load of all rounds since its last reply. So a chart of seconds would show that the load
-//! has fallen and then doubled, although it was steady. This module finds such rounds, so that the
-//! load can be spread over them.
+//! has fallen and then doubled, although the load was steady. This module finds such rounds, so
+//! that readers can spread the load over these rounds.
 
 use crate::frame::{Frame, Level};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 
-/// Maximum number of rounds without a reply over which the load of a service is spread. It is not
-/// known when the load of a longer time has happened, and the service may have been down.
+/// Maximum number of rounds without a reply over which the load of a service is spread. After more
+/// rounds, the monitor does not know in which rounds the load occurred, and the service may have
+/// been down.
 const MAX_MISSED: usize = 5;
 
 /// Returns a range of rounds for each round in which a service replied again: from the first round
@@ -35,9 +36,9 @@ pub(crate) fn late_groups(rounds: &[Vec<u32>]) -> Vec<Range<usize>> {
     groups
 }
 
-/// Returns the load of this moment: the newest frame. If a service replied again in it, returns the
-/// sum of the frames over which the load of this service is spread. `None` means that there is no
-/// frame.
+/// Returns the load of this moment: the newest frame. If a service replied again in this frame,
+/// returns the sum of the frames over which the load of this service is spread. `None` means that
+/// `frames` is empty.
 pub(crate) fn newest(frames: &VecDeque<Frame>) -> Option<Cow<'_, Frame>> {
     let newest = frames.back()?;
     let from = frames.len().saturating_sub(MAX_MISSED + 2);
@@ -86,7 +87,7 @@ mod tests {
         assert_eq!(groups(&long), [], "the service may have been down");
     }
 
-    /// Returns a frame with a node that has replied in it, and with this load.
+    /// Returns a frame in which node 2 has replied, with this load of the node.
     fn with_load(second: u64, operations: u64, queue: i64) -> Frame {
         let key = Key { dimension: Dimension::Node, id: "2".into(), service: "storage".into() };
         let load = Load { operations, queued: Level::of(queue), ..Load::default() };

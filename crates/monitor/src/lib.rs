@@ -1,5 +1,5 @@
-//! The monitor asks all services of a cluster for their statistics each second. It stores the
-//! history, reports problems, and serves a web page and an interface for programs.
+//! The monitor asks all services of a cluster for their statistics each second. The monitor stores
+//! the history, reports problems, and serves a web page and an interface for programs.
 //!
 //! - [`settings`]: the settings of `skep monitor`. `clusters`: the clusters of one monitor.
 //! - `collect`, `observe`: the requests to the services, and the computation of a [`frame`] (the
@@ -10,10 +10,10 @@
 //! - [`names`], `name_service`: the names of clients, users and groups. `child_program`: runs
 //!   programs of the host, with a time limit.
 //! - `routes`, `live`, `live_cache`, `series`, `export`, `page`: the HTTP server.
-//!   `wrong_passwords`: the limit of attempts to guess its password. `target_figures`,
-//!   `placement`, `target_causes`, `host_loads`, `background`, `group_rounds`: the data that it
-//!   shows about targets, hosts and background work.
-//!   `metrics_pages`: the pages that Prometheus reads. `reports`: the reports of studies.
+//!   `wrong_passwords`: the limit of attempts to guess its password. `target_figures`, `placement`,
+//!   `target_causes`, `host_loads`, `background`, `group_rounds`: the data that the server shows
+//!   about targets, hosts and background work. `metrics_pages`: the pages that Prometheus reads.
+//!   `reports`: the reports of studies.
 //! - `copies`: the copies of the load for other programs, with the formats `influx` and
 //!   `remote_write` (Prometheus). `ganglia`: the load as gmetad reads it.
 //! - `otlp`: the export of traces to collectors. `record_rounds`, `slow_operations`: the traces on
@@ -135,7 +135,7 @@ fn now_ms() -> u64 {
 }
 
 /// Returns the words that name a cluster in log lines: ` of cluster NAME`. `None` means that the
-/// monitor watches only one cluster: then lines need no name, and the result is empty.
+/// monitor watches only one cluster. The result is then empty, because log lines need no name.
 fn of_cluster(name: Option<&str>) -> String {
     name.map_or_else(String::new, |name| format!(" of cluster {name}"))
 }
@@ -238,7 +238,7 @@ fn watch(
     Ok(tasks)
 }
 
-/// Locks the directory of the monitor. Only one monitor at a time can lock it.
+/// Locks the directory of the monitor. Only one monitor at a time can lock a directory.
 fn lock(settings: &MonitorSettings) -> Result<std::fs::File> {
     let path = settings.directory.join("lock");
     let named = |error: std::io::Error| Error::from(error).within(path.display());
@@ -295,8 +295,8 @@ async fn collect_for_ever(
 }
 
 /// Returns the time of the next round. The time is one interval after `due`, the planned time of
-/// the last round. It is later if the monitor would otherwise use more than its share of one CPU
-/// (`limits::CPU_SHARE`). `work` is the processor time of the last round.
+/// the last round. The next round is later if the monitor would otherwise use more than its share
+/// of one CPU (`limits::CPU_SHARE`). `work` is the processor time of the last round.
 fn next_round(due: Duration, interval: Duration, now: Duration, work: Duration) -> Duration {
     let pause = (work * limits::CPU_SHARE).saturating_sub(work);
     // If the last round was late, the next round does not begin immediately.

@@ -39,7 +39,7 @@ pub const ALERT_ENDS_AFTER: Duration = Duration::from_secs(15);
 /// again. Some rules need the load of a minute.
 pub const RESTORED_ALERT_LASTS: Duration = Duration::from_secs(90);
 /// Maximum number of alerts of a cluster in the metrics of the monitor, the most severe first.
-/// Prometheus stores a series for each of them.
+/// Prometheus stores a series for each alert.
 pub const EXPORTED_ALERTS: usize = 200;
 /// Maximum number of consequences in an alert, such as the targets of a host.
 pub const MAX_CONSEQUENCES: usize = 64;
@@ -52,8 +52,8 @@ pub const KEPT_ALERTS: usize = 200;
 /// Maximum length of the file with the alerts that have ended. Usual texts have less than 1 KB, so
 /// the file usually has a few hundred kilobytes.
 pub const MAX_ALERT_LOG_BYTES: u64 = 4 << 20;
-/// Maximum number of notifications that wait for one receiver. If there are more, the monitor drops
-/// the oldest notifications and logs their number.
+/// Maximum number of notifications that wait for one receiver. If more notifications wait, the
+/// monitor drops the oldest notifications and logs their number.
 pub const MAX_PENDING: usize = 256;
 /// Age at which the monitor drops a notification that a webhook could not accept yet. A host can be
 /// restarted in this time. Each notification is sent at least once. A webhook that fails because of
@@ -61,14 +61,15 @@ pub const MAX_PENDING: usize = 256;
 pub const MAX_NOTIFICATION_AGE: Duration = Duration::from_secs(900);
 /// Shortest pause after a failed attempt to send alerts. The pause doubles up to [`LONGEST_PAUSE`].
 pub const ALERT_PAUSE: Duration = Duration::from_secs(1);
-/// Maximum number of Alertmanagers in the settings. Each gets all alerts. A group of Alertmanagers
-/// usually has three members.
+/// Maximum number of Alertmanagers in the settings. The monitor sends all alerts to each
+/// Alertmanager. A group of Alertmanagers usually has three members.
 pub const MAX_ALERTMANAGERS: usize = 8;
 /// Time after which the monitor sends unchanged alerts to an Alertmanager again, as Prometheus
 /// does. An Alertmanager that has been restarted gets all alerts within this time.
 pub const ALERTMANAGER_REPEATS: Duration = Duration::from_secs(60);
-/// Time for which an Alertmanager keeps an alert if the monitor does not send it again. It covers
-/// four repetitions, so that a lost request does not end an alert. Prometheus uses the same time.
+/// Time for which an Alertmanager keeps an alert if the monitor does not send it again. This time
+/// covers four repetitions, so that a lost request does not end an alert. Prometheus uses the same
+/// time.
 pub const ALERTMANAGER_HOLDS: Duration = Duration::from_secs(240);
 /// Time for which the monitor continues to send an alert that has ended. Prometheus uses the same
 /// time.
@@ -83,16 +84,16 @@ pub const MAX_REPORT_DEPTH: usize = 8;
 pub const MAX_REPORT_ENTRIES: usize = 20_000;
 /// Maximum number of reports in the list, the newest first.
 pub const MAX_REPORTS: usize = 500;
-/// Maximum number of threads that read reports at the same time. A thread on a file system that
-/// hangs does not end, so the number must have a limit.
+/// Maximum number of threads that read reports at the same time. A thread that reads from a hanging
+/// file system does not end, so the number must have a limit.
 pub const MAX_REPORT_READERS: usize = 4;
 /// Maximum number of files of reports that are in memory at the same time, because their readers
 /// have not received them yet. These files take at most 512 MiB.
 pub const MAX_SENT_REPORTS: usize = 16;
 /// Time limit for reading a report.
 pub const REPORT_PATIENCE: Duration = Duration::from_secs(10);
-/// Maximum number of clusters of one monitor. All of them share one thread, so the rounds become
-/// longer than a second if there are many large clusters.
+/// Maximum number of clusters of one monitor. All clusters share one thread, so the rounds become
+/// longer than a second with many large clusters.
 pub const MAX_CLUSTERS: usize = 16;
 /// Maximum number of alerts in one request to an Alertmanager, the most severe first. Usual texts
 /// have less than 1 KB, so such a request usually has less than 1 MB.
@@ -101,14 +102,14 @@ pub const MAX_SENT_ALERTS: usize = 500;
 /// ([`RECENT_FRAMES`]), which cover ten minutes, and Prometheus shows a sample for five minutes.
 pub const LONGEST_COPY_INTERVAL: Duration = Duration::from_secs(300);
 /// Maximum number of copies of the load that wait because the other program does not accept them.
-/// If there are more, the monitor drops the oldest. With the default interval they cover ten
-/// minutes, and take up to 20 MB on a large cluster.
+/// If more copies wait, the monitor drops the oldest copies. With the default interval, the copies
+/// cover ten minutes, and take up to 20 MB on a large cluster.
 pub const MAX_WAITING_COPIES: usize = 60;
 /// Maximum pause after a failed attempt to send alerts, or copies of the load or of traces. If the
 /// interval of the copies is longer than this time, the pause is this interval.
 pub const LONGEST_PAUSE: Duration = Duration::from_secs(60);
-/// Length of the time span before a query of gmetad over which the metrics are averaged. It is the
-/// usual interval of these queries.
+/// Length of the time span before a query of gmetad over which the metrics are averaged. The length
+/// equals the usual interval of these queries.
 pub const GANGLIA_SPAN_MS: u64 = 15_000;
 /// Time limit for sending the metrics to gmetad.
 pub const GANGLIA_PATIENCE: Duration = Duration::from_secs(10);
@@ -127,10 +128,11 @@ pub const FREE_PASSWORDS: u32 = 10;
 /// Time after which an address can send one more password. In a year, an address can then try 3
 /// million passwords, which is far too few for a random password of [`MIN_PASSWORD`] characters.
 pub const PASSWORD_PAUSE: Duration = Duration::from_secs(10);
-/// Maximum number of addresses whose wrong passwords the monitor counts. They take about 1 MB.
+/// Maximum number of addresses whose wrong passwords the monitor counts. These addresses take about
+/// 1 MB.
 pub const MAX_PASSWORD_ADDRESSES: usize = 4096;
 /// Length of the time span whose evidence the rules about slowness use. A shorter span contains too
-/// few requests for a comparison. With a longer span, the rules would find a cause late.
+/// few requests for a comparison. With a longer span, the rules would find a cause later.
 pub const FINDING_WINDOW_MS: u64 = 5_000;
 /// Length of the time span of one stored piece of older evidence, in milliseconds.
 pub const EVIDENCE_PIECE_MS: u64 = 10_000;
