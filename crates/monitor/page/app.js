@@ -1,5 +1,5 @@
 // The start of the page. Chooses the view by the address, requests statistics from the monitor each
-// second, and draws them.
+// second, and shows these statistics.
 import { h, setText } from "./format.js";
 import { bytes, clusterOf, entryOf, exportRows, isLate, messageOf, moment, partsOf, reasonOf, refreshMs, showUtc, titleOf, zone } from "./values.mjs";
 import { TimeSpan } from "./span.js";
@@ -12,9 +12,9 @@ const KEYS = [["1 to 9", "choose a view"], ["[ and ]", "move the span to earlier
   ["Enter", "in a chart: show the time around the moment"], ["Esc", "in a chart: return to the newest moment"], ["?", "list the keys"]];
 const POINTS = 300;
 // Time after which a request has failed. Without a limit, the page would wait for minutes for a host
-// that does not answer at all, and would show old figures as if they were new.
+// that does not answer at all, and would show old figures as if these figures were new.
 const PATIENCE_MS = 10000;
-// Interval of requests about the causes of load, which cost the monitor more than others.
+// Interval of requests about the causes of load, which cost the monitor more time than other requests.
 const CAUSES_MS = 4000;
 // Interval of requests for lists, such as the list of reports.
 const LISTS_MS = 2000;
@@ -75,7 +75,7 @@ async function get(path) {
   return reply.json();
 }
 
-/** Requests the parts of a view that are not in the state of each second, and that are due. */
+/** Requests the parts of a view that are due and that the state of each second does not contain. */
 async function update(shown) {
   await updateHistory(shown);
   await updateCauses(shown);
@@ -94,13 +94,13 @@ async function update(shown) {
 async function updateHistory(shown) {
   const { seconds, until, query: wanted } = time;
   if (shown.drawn === wanted && Date.now() < shown.historyDue) return;
-  // The past does not change at all.
+  // A span of the past never changes, so the page requests its charts only once.
   shown.historyDue = until === null ? Date.now() + refreshMs(seconds, POINTS) : Infinity;
   const queries = [...new Set(shown.charts.flatMap((chart) => chart.queries))];
   const found = new Map(await Promise.all(queries.map(async (query) =>
     [query, await get(`/api/history?${query}&${wanted}&points=${POINTS}`)])));
   if (shown.loads) shown.updateLoads((await get(`/api/load?by=${shown.loads}&${wanted}`)).rows);
-  // The user may have chosen another view or span meanwhile.
+  // Drop the reply if the user has chosen another view or span in the meantime.
   if (shown !== view || wanted !== time.query) return;
   for (const chart of shown.charts) chart.draw(chart.queries.map((query) => found.get(query)), seconds);
   shown.drawn = wanted;
@@ -173,7 +173,7 @@ function lose(error) {
 async function tick() {
   try {
     const asked = clusters.value, newest = await get("/api/live");
-    // The user may have chosen another cluster meanwhile.
+    // Drop the reply if the user has chosen another cluster in the meantime.
     if (asked === clusters.value) take(newest);
     refresh();
   } catch (error) {
@@ -207,7 +207,7 @@ function setZone(wanted) {
   redraw();
   if (!view) return;
   if (live?.services) view.update(live);
-  // The lists are requested again, because their times are texts.
+  // Request the lists again, because the times in the lists are texts.
   Object.assign(view, { listsDue: 0, retryMs: 0 });
   refresh();
 }

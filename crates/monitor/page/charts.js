@@ -78,14 +78,14 @@ class Chart {
     return this.data ? indexAt((event.offsetX - LEFT) / width, this.data.at.length, this.hasCells) : null;
   }
 
-  /** Shows the figures of the point with this index, or those of the newest moment for null. */
+  /** Shows the figures of the point with this index, or of the newest moment if the index is null. */
   point(index) {
     if (index === this.at) return;
     this.at = index;
     if (this.last) this.draw(...this.last);
   }
 
-  /** Ends the choice of a part. A click chooses nothing. */
+  /** Ends the choice of a part of the chart. A click, or a move by less than two points, chooses no part. */
   finish(index) {
     const [from, to] = [Math.min(this.from, index), Math.max(this.from, index)];
     if (this.from !== null && index !== null && to - from >= 2) this.choose(from, to);

@@ -1,4 +1,4 @@
-// The lists of problems: the current ones, and the alerts that have ended. Each problem links to the
+// The lists of problems: the current problems, and the alerts that have ended. Each problem links to the
 // view about its object.
 import { h, showLinked } from "./format.js";
 import { ago, dateAndTime, viewOf, windowAround, withWindow } from "./values.mjs";
@@ -80,7 +80,7 @@ export function findingList(objectsOf = null) {
       const following = live.findings.filter((it) => follows(it) && nameOf(it.cause) === nameOf(finding));
       return {
         key: nameOf(finding), kind: finding.severity, what: finding.what,
-        // A view about the object need not link to itself.
+        // In the view about the object, the problem needs no link to this view.
         href: objects ? null : viewOf(finding.object, services),
         time: lasts >= 1000 ? `for ${ago(lasts)}` : "just now", timeHref: null,
         remedy: cause ? `This problem follows from another problem: ${cause.what}` : finding.remedy,
@@ -103,7 +103,7 @@ export function endedList() {
       return {
         key: `${nameOf(alert)} ${alert.since_ms} ${alert.ended_ms}`, kind: "over", what: alert.what, href,
         time: `${dateAndTime(alert.since_ms)}, for ${ago(alert.ended_ms - alert.since_ms)}`,
-        // The charts of that time.
+        // This link opens the charts of the time of the alert.
         timeHref: withWindow(href ?? "#/overview", span, until),
         remedy: alert.remedy, consequences: alert.consequences.map(consequence(services)),
       };

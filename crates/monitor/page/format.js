@@ -23,7 +23,7 @@ export function setText(element, text) {
   if (element.textContent !== wanted) element.textContent = wanted;
 }
 
-/** Shows a text, as a link if it has an address. A link with the focus keeps it. */
+/** Shows a text, as a link if it has an address. A link that has the focus keeps the focus. */
 export function showLinked(element, text, href) {
   const link = element.querySelector("a");
   if (Boolean(link) !== Boolean(href)) element.replaceChildren(href ? h("a", { href }, text) : text);
@@ -34,8 +34,8 @@ export function showLinked(element, text, href) {
   }
 }
 
-// The order of the rows and the filter that the user has chosen for each table, by its label. They stay
-// when the user opens another view.
+// The order of the rows and the filter that the user has chosen for each table, by its label. Both
+// stay when the user opens another view.
 const orders = new Map(), filters = new Map();
 
 /** A table that updates its rows and cells in place, so that focus and selection are preserved. */
@@ -79,7 +79,7 @@ export class Table {
   }
 
   update(rows) {
-    // A monitor of another version may have no such list.
+    // `rows` is missing if a monitor of another version does not send this list.
     this.given = rows ?? [];
     this.show();
   }

@@ -15,7 +15,7 @@ export class TimeSpan {
    * called after each change by the user.
    */
   constructor(seconds, nowMs, changed) {
-    // `until` is the end of the span in seconds since 1970, or null for a span that ends now.
+    // `until` is the end of the span in seconds since 1970. Null means that the span ends now.
     Object.assign(this, { seconds, until: null, nowMs, changed });
     this.list = byId("span");
     this.list.addEventListener("change", () => this.set(Number(this.list.value), this.until));

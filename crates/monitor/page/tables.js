@@ -15,7 +15,7 @@ export const knownTime = (title, ms) => number(title, (row) => (ms(row) === null
 export const usedSpace = (row) => 1 - row.free_bytes / row.size_bytes;
 const usedMemory = (row) => 1 - row.memory_free_bytes / row.memory_bytes;
 
-/** Returns a column with the share of each row in the time of all. */
+/** Returns a column with the share of each row in the total time of all rows. */
 export const share = () => ({ title: "Share of time", value: (row) => row.share, cell: (row, cell) => meter(cell, row.share, percent(row.share), [2, 2]) });
 
 export const figures = [

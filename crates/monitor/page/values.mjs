@@ -64,7 +64,7 @@ export function moment(ms, spanSeconds) {
 /** Formats a point in time as its date and its time with seconds. */
 export const dateAndTime = (ms) => `${moment(ms, 1e9)} ${moment(ms, 600)}`;
 
-/** Returns the time zone of all shown times, such as UTC+02:00. `eastMinutes` is that of the browser. */
+/** Returns the time zone of all shown times, such as UTC+02:00. `eastMinutes` is the offset of the browser. */
 export function zone(eastMinutes) {
   if (isUtc || eastMinutes === 0) return "UTC";
   const [minutes, sign] = [Math.abs(eastMinutes), eastMinutes < 0 ? "-" : "+"];
@@ -144,7 +144,7 @@ export const partsOf = (hash) => hash.replace(/^#\//, "").split("?")[0].split("/
   try { return decodeURIComponent(part); } catch { return ""; }
 });
 
-/** Returns the time span in the address of a view: its length and its end in seconds. A missing one is null. */
+/** Returns the time span in the address of a view: its length and its end in seconds. A missing value is null. */
 export function windowOf(hash) {
   const query = new URLSearchParams(hash.split("?")[1] ?? "");
   const number = (name, most) => {
@@ -191,7 +191,7 @@ export function indexAt(share, count, hasCells) {
   return count > 0 ? Math.min(count - 1, Math.max(0, index)) : null;
 }
 
-/** Returns the differences of two columns of a reply. A value that is missing in one of them is null. */
+/** Returns the differences of two columns of a reply. If a value is missing in one column, the difference is null. */
 export const difference = (all, part) => (all ?? []).map((value, at) =>
   (value === null || (part?.[at] ?? null) === null ? null : value - part[at]));
 

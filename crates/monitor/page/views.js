@@ -11,7 +11,7 @@ import {
 
 const query = (by, more = "") => `by=${by}${more}`;
 
-/** A list that the dialog of exports offers. With `hasSpan`, it is that of the chosen span. */
+/** A list that the dialog of exports offers. With `hasSpan`, the list covers the chosen span. */
 const listed = (title, path, hasSpan = false) => ({ title, path, hasSpan });
 
 /** The lists of the causes of the load of some targets in the last minute. */
@@ -72,7 +72,7 @@ function tile(name) {
   return { element, value, note, set(text, more = "") { setText(value, text); setText(note, more); } };
 }
 
-/** Shows a balance with the target that has most, or the reason why the monitor cannot judge it. */
+/** Shows a balance with the target that has the highest value, or the reason why the monitor cannot judge it. */
 function showBalance(shown, balance, most) {
   const known = balance && balance.percent !== null;
   shown.set(known ? `${Math.round(balance.percent)} %` : "-", known ? most(balance.highest) : balance?.reason ?? "");
@@ -258,7 +258,7 @@ export function servers() {
   };
 }
 
-/** A panel with the problems of one object, which is hidden while there are none. */
+/** A panel with the problems of one object. The panel is hidden while the object has no problems. */
 function ownProblems(objects) {
   const list = findingList(objects), element = panel("Problems", list.element);
   element.hidden = true;

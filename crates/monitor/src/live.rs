@@ -35,8 +35,8 @@ use skep_types::{ClusterMap, Node, NodeId, NodeKind, Target, TargetId, TargetKin
 use std::cell::Cell;
 use std::net::IpAddr;
 
-/// Maximum number of clients, of users, of groups, of jobs and of kinds of operations in the
-/// description of the current state.
+/// Maximum number of objects of each kind in the description of the current state. The kinds are
+/// clients, users, groups, jobs and operations.
 const TOP: usize = 20;
 
 /// Length of the time span whose phases the description shows.
@@ -113,7 +113,7 @@ pub(crate) struct MonitorState {
     own_addresses: Vec<IpAddr>,
     /// Time of the last request of Prometheus for the list of metrics pages of the services.
     pub(crate) discovery_at_ms: Cell<Option<u64>>,
-    /// Port of the metrics pages of mounts. Zero means that Prometheus gets no list of them.
+    /// Port of the metrics pages of mounts. Zero means that Prometheus gets no list of these pages.
     pub(crate) mount_metrics_port: u16,
     /// Time between the last two rounds, in milliseconds.
     pub(crate) interval_ms: u64,
@@ -226,7 +226,7 @@ impl MonitorState {
     }
 
     /// Explains where the requests in a scope spent their time in the last `span_ms` milliseconds.
-    /// `None` until the first map has arrived.
+    /// `None` means that no map has arrived yet.
     pub(crate) fn why(&self, scope: &Scope, now_ms: u64, span_ms: u64) -> Option<Report> {
         let map = self.collected.map.as_ref()?;
         let evidence = self.evidence.of_span(now_ms, span_ms);
@@ -258,8 +258,8 @@ impl MonitorState {
         self.observer.host_loads()
     }
 
-    /// Returns [`Self::live`] as JSON. All readers of a round get the same description, so their
-    /// number costs little processor time.
+    /// Returns [`Self::live`] as JSON. All readers of a round get the same description, so further
+    /// readers cost little processor time.
     pub(crate) fn live_json(&self, now_ms: u64) -> String {
         self.live_cache.json(now_ms, || self.live(now_ms))
     }
@@ -437,8 +437,8 @@ impl MonitorState {
     }
 
     /// Returns the ids of the objects whose measured values the reply to a query of the history
-    /// contains: of the target or node in the query. If the query is about all targets, these are
-    /// the targets of one kind, by default of storage, but only one of each file system.
+    /// contains: the target or node in the query. For a query about all targets, returns the
+    /// targets of one kind, by default of storage, but only one target of each file system.
     pub(crate) fn measured(&self, query: &SeriesQuery) -> Vec<u32> {
         if let Some(id) = &query.id {
             return id.parse().into_iter().collect();
@@ -455,7 +455,7 @@ impl MonitorState {
     }
 }
 
-/// Returns the load of an object, summed over the services that had it.
+/// Returns the load of an object, summed over the services that had this load.
 pub(crate) fn sum_of(frame: &Frame, dimension: Dimension, id: u32) -> Load {
     let mut sum = Load::default();
     frame.loads_of(dimension, &id.to_string()).for_each(|load| sum.add(load));

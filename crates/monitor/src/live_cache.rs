@@ -3,8 +3,8 @@
 //! Each open page asks for this description each second. If the monitor computed it for each page,
 //! many open pages would use the processor share of the monitor, and make its rounds longer.
 //!
-//! The time of the reply is not shared. The page compares it with the time of the newest frame, and
-//! so finds out that the monitor makes no rounds any more.
+//! The readers do not share the time of the reply. The page compares this time with the time of the
+//! newest frame, and so detects that the monitor makes no rounds any more.
 
 use serde_json::Value;
 use std::cell::RefCell;
@@ -27,8 +27,8 @@ impl LiveCache {
         *self.0.get_mut() = None;
     }
 
-    /// Returns the description as JSON, with the time `now_ms`. Calls `compute` if there is no
-    /// description yet, or if it is too old. `compute` returns an object.
+    /// Returns the description as JSON, with the time `now_ms`. Calls `compute`, which returns an
+    /// object, if the cache has no description or its description is too old.
     pub(crate) fn json(&self, now_ms: u64, compute: impl FnOnce() -> Value) -> String {
         let is_new = |made_ms: u64| now_ms.abs_diff(made_ms) < REUSED_MS;
         let known = self.0.borrow().clone().filter(|(made_ms, _)| is_new(*made_ms));
@@ -73,7 +73,7 @@ mod tests {
             serde_json::from_str(&text).unwrap()
         };
         assert_eq!(at(&cache, 10_000), expected(10_000, 1));
-        assert_eq!(at(&cache, 10_900), expected(10_900, 1), "only the time is new");
+        assert_eq!(at(&cache, 10_900), expected(10_900, 1), "only the time of the reply is new");
         cache.clear();
         assert_eq!(at(&cache, 11_000), expected(11_000, 2), "a round has ended");
         assert_eq!(at(&cache, 12_999), expected(12_999, 2));

@@ -3,7 +3,7 @@
 //!
 //! Clients register no address with management, only the name of their host. So the list has the
 //! name of each host with clients, and the port of the setting `mount_metrics_port`. A mount serves
-//! its metrics at this port if it has the mount option `metrics`.
+//! its metrics at this port if the mount has the option `metrics`.
 
 use serde_json::{Value, json};
 use skep_types::{ClusterMap, Node, NodeKind};

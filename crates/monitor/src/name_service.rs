@@ -37,8 +37,8 @@ const DATABASES: [(Dimension, &str); 2] =
 /// Searches for names until this future is dropped.
 pub(crate) async fn follow(state: Rc<RefCell<MonitorState>>) {
     let mut asked: BTreeMap<(Dimension, String), Duration> = BTreeMap::new();
-    // Retry: the monitor looks for ids without a name every five seconds, without limit. It asks
-    // for the same id only once an hour.
+    // Retry: the monitor looks for ids without a name every five seconds, without limit. The
+    // monitor asks for the same id only once an hour.
     loop {
         skep_env::sleep(EVERY).await;
         let now = skep_env::now();

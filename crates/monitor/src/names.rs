@@ -41,8 +41,8 @@ pub fn printable(name: &str) -> String {
 pub(crate) struct Names {
     users: HashMap<String, String>,
     groups: HashMap<String, String>,
-    /// The names of nodes, by node id. They include clients that have left, because the history
-    /// contains their ids.
+    /// The names of nodes, by node id, including the names of clients that have left, because the
+    /// history contains their ids.
     nodes: BTreeMap<u32, String>,
     /// The users and groups without a known name that a caller has asked for.
     /// `crate::name_service` searches for their names.

@@ -7,8 +7,8 @@
 //! - A notification that a webhook cannot accept is sent again after growing pauses, until it has
 //!   waited for a quarter of an hour.
 //! - A program is started only once for each notification, even if it fails. The monitor cannot
-//!   detect which part of its work a failed program has done, so a second start could do this part
-//!   twice.
+//!   detect which part of its work a failed program has done, so after a second start, the program
+//!   could do this part twice.
 //! - The log has one line when a receiver begins to fail, and one line when it accepts
 //!   notifications again.
 //!
@@ -42,7 +42,8 @@ pub(crate) struct Notifications {
 enum Receiver {
     /// An HTTP server, which gets each notification by POST.
     Webhook(Url),
-    /// A program of this host, with its arguments. It gets a notification on its standard input.
+    /// A program of this host, with its arguments. The program gets a notification on its standard
+    /// input.
     Program(String, Vec<String>),
 }
 
@@ -78,10 +79,10 @@ impl Notifications {
         Ok(Self { queues: receivers.into_iter().map(Queue::new).map(Rc::new).collect() })
     }
 
-    /// Logs that an alert of a cluster begins, changes or ends, and adds a notification of it to
-    /// each queue. `cluster` is the id of the cluster. `name` is its name for the log, or `None` if
-    /// the monitor watches only one cluster. `page` is the address of the view about the object of
-    /// the alert.
+    /// Logs that an alert of a cluster begins, changes or ends, and adds a notification of the
+    /// alert to each queue. `cluster` is the id of the cluster. `name` is the name of the cluster
+    /// for the log, or `None` if the monitor watches only one cluster. `page` is the address of the
+    /// page's view about the object of the alert.
     pub(crate) fn add(
         &self,
         cluster: &str,
@@ -168,8 +169,8 @@ impl Queue {
     /// was added. `back_off` counts the failures since the last success, also of earlier
     /// notifications.
     async fn deliver(&self, (since, text): (Duration, &str), back_off: &mut BackOff) {
-        // Retry: a webhook that is busy or cannot be reached, until the notification has reached
-        // `MAX_NOTIFICATION_AGE`.
+        // Retry: if a webhook is busy or cannot be reached, the monitor sends the notification
+        // again until its age is `MAX_NOTIFICATION_AGE`.
         loop {
             let pause = back_off.remaining(skep_env::now());
             if !pause.is_zero() {
@@ -246,8 +247,8 @@ fn is_expired(since: Duration, now: Duration) -> bool {
     now.saturating_sub(since) >= MAX_NOTIFICATION_AGE
 }
 
-/// Runs a program with the line `text` on its standard input. Kills it, with the processes that it
-/// has started, after `patience`.
+/// Runs a program with the line `text` on its standard input. After `patience`, kills the program
+/// and the processes that it has started.
 async fn run_program(
     program: &str,
     arguments: &[String],
@@ -263,10 +264,11 @@ async fn run_program(
     }
 }
 
-/// Returns a file in memory with the line `text`, for the standard input of a program. The line has
-/// its end: `while read line` of a shell ignores a line without it, and a program can append the
-/// line to a file. A pipe may have less space than a long notification, so a program that does not
-/// read its input would block the thread of the monitor.
+/// Returns a file in memory with the line `text`, for the standard input of a program. The line
+/// ends with a line break, because `while read line` of a shell ignores a line without a line
+/// break, and because a program can append the line to a file. A pipe may have less space than a
+/// long notification, so a program that does not read its input would block the thread of the
+/// monitor.
 fn input_file(text: &str) -> std::io::Result<File> {
     let mut file = File::from(memfd_create("skep-notification", MemfdFlags::CLOEXEC)?);
     file.write_all(format!("{text}\n").as_bytes())?;

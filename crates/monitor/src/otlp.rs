@@ -2,8 +2,8 @@
 //! JSON.
 //!
 //! The services store the records in bounded ring buffers (`skep_exporter::traces`), so this module
-//! has no queue. If the collector cannot take a batch at the moment, the monitor sends it again. If
-//! the collector refuses a batch permanently, the monitor drops it.
+//! has no queue. If the collector cannot accept a batch at the moment, the monitor sends the batch
+//! again. If the collector refuses a batch permanently, the monitor drops the batch.
 
 mod spans;
 
@@ -37,7 +37,7 @@ enum Sent {
     Accepted,
     /// The collector has refused the batch permanently.
     Refused(String),
-    /// The collector cannot take the batch at the moment.
+    /// The collector cannot accept the batch at the moment.
     Failed(String),
 }
 

@@ -1,4 +1,4 @@
-//! The files of the web page. They are compiled into the program. The page loads no files from
+//! The files of the web page, which are compiled into the program. The page loads no files from
 //! other servers.
 
 /// The path, type and content of each file.

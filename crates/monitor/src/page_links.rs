@@ -24,7 +24,8 @@ impl PageLinks {
     }
 
     /// Returns the address of the view about the object of an alert. For an alert that has ended,
-    /// the charts of the view show its time. `None` means that the settings name no address.
+    /// the charts of the view show the time of the alert. `None` means that the settings name no
+    /// address.
     pub(crate) fn of_alert(&self, alert: &Alert, map: Option<&ClusterMap>) -> Option<String> {
         if self.base.is_empty() {
             return None;
@@ -45,7 +46,7 @@ impl PageLinks {
 
 /// Returns the path of the view about the object of an alert. Objects without a view of their own
 /// are in the list of alerts. `viewOf` in `page/values.mjs` returns the same views for the links of
-/// the page, but the list of servers for a host and for management.
+/// the page, except that it returns the list of servers for a host and for management.
 fn view_of(object: &str, map: Option<&ClusterMap>) -> String {
     let number = |prefix: &str| object.strip_prefix(prefix)?.parse::<u32>().ok();
     if let Some(id) = number("t") {

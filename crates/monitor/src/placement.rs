@@ -17,7 +17,7 @@ pub(crate) struct Placement {
     targets: usize,
     /// Number of file systems on which these targets are.
     file_systems: usize,
-    /// Used shares of the space of the file systems. `None` means that there are no targets.
+    /// Used shares of the space of the file systems. `None` means that the kind has no targets.
     used_share: Option<Spread>,
     /// Numbers of files on the file systems. `None` means that no file system counts inodes.
     files: Option<Spread>,

@@ -2,8 +2,8 @@
 
 use skep_metrics::HistogramValue;
 
-/// Number of groups of buckets in a heat map. There is one group for the durations up to 1 us, one
-/// group for each doubling of the duration, and one group for longer durations.
+/// Number of groups of buckets in a heat map. The groups are one for durations up to 1 us, one for
+/// each doubling of the duration, and one for longer durations.
 pub(crate) const HEAT_ROWS: usize = 28;
 
 /// Returns the histogram for stored buckets. Each stored bucket consists of its index and of the
@@ -46,6 +46,6 @@ mod tests {
         assert_eq!(quantile_ns(&[], 0.5), None);
         assert_eq!(quantile_ns(&[(0, 99), (40, 1)], 0.5), Some(1024));
         let last = (BUCKETS - 1) as u16;
-        assert_eq!(quantile_ns(&[(last, 1)], 0.5), Some(1 << 36), "an hour is not unknown");
+        assert_eq!(quantile_ns(&[(last, 1)], 0.5), Some(1 << 36), "the last bucket counts");
     }
 }

@@ -29,7 +29,7 @@ pub(crate) async fn follow(connections: Connections, state: Rc<RefCell<MonitorSt
         positions.retain(|node, _| open.iter().any(|(open, _)| open == node));
         for (node, connection) in open {
             let asking = page(&connection, positions.get(&node).copied());
-            // If a service does not reply, it is asked again for the records after the same
+            // If a service does not reply, the next round asks again for the records after the same
             // position.
             let Some(Ok(found)) = skep_env::timeout(SERVICE_PATIENCE, asking).await else {
                 continue;

@@ -1,6 +1,6 @@
 //! The samples of the load in the form of Prometheus' remote write, version 1: one protobuf message
 //! in one block of Snappy (<https://prometheus.io/docs/specs/prw/remote_write_spec/>).
-//! [`crate::copies`] decides when they are sent.
+//! [`crate::copies`] sends the samples.
 //!
 //! Prometheus can also read the services itself. These samples are for stores that only receive
 //! samples and read no service. They also contain the causes of load of the whole cluster.
@@ -15,8 +15,8 @@ use std::collections::BTreeSet;
 pub(crate) const HEADERS: &[(&str, &str)] =
     &[("Content-Encoding", "snappy"), ("X-Prometheus-Remote-Write-Version", "0.1.0")];
 
-/// The value of a sample that marks the end of a series: the stale marker of Prometheus. It is a
-/// NaN with bits that no computation returns.
+/// The value of a sample that marks the end of a series: the stale marker of Prometheus. The value
+/// is a NaN with bits that no computation returns.
 const STALE: f64 = f64::from_bits(0x7ff0_0000_0000_0002);
 
 /// The message that carries values to the receiver. It contains a list of series.
@@ -56,12 +56,12 @@ struct Sample {
 ///
 /// Prometheus shows the last sample of a series for five minutes, unless the series gets a stale
 /// marker. Without these markers, a user whose programs have ended would seem to cause load for
-/// five minutes more. The interface requires them.
+/// five minutes more. The interface requires these markers.
 #[derive(Debug, Default)]
 pub(crate) struct SentSeries(BTreeSet<Vec<Label>>);
 
 impl SentSeries {
-    /// Adds a stale marker to `request` for each series of the previous write that it lacks.
+    /// Adds a stale marker to `request` for each series of the previous write that `request` lacks.
     fn mark_ended(&mut self, request: &mut WriteRequest, at_ms: i64) {
         let present: BTreeSet<_> = request.series.iter().map(|it| it.labels.clone()).collect();
         let ended = self.0.difference(&present).cloned();
@@ -74,8 +74,8 @@ impl SentSeries {
     }
 }
 
-/// Returns the body of a write with the samples of a frame. It is empty if the frame has none.
-/// `sent` is from the previous write, and is updated.
+/// Returns the body of a write with the samples of a frame. The body is empty if the frame has no
+/// samples. `sent` contains the series of the previous write, and then the series of this write.
 pub(crate) fn body(
     frame: &Frame,
     names: &Names,
@@ -83,7 +83,7 @@ pub(crate) fn body(
     sent: &mut SentSeries,
 ) -> Vec<u8> {
     let mut request = request(frame, names, map);
-    // If no round has ended, it is not known whether a series has ended.
+    // If no round has ended, the monitor does not know whether a series has ended.
     if frame.samples > 0 {
         sent.mark_ended(&mut request, end_of(frame));
     }

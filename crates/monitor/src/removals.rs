@@ -1,17 +1,17 @@
 //! Limits the removal of old history on a full disk.
 //!
-//! If the history itself fills the disk, each removed file gives it the space for as many new
+//! If the history itself fills the disk, the space of each removed file is enough for as many new
 //! frames. If another program fills the disk, this program also takes the space of the removed
 //! files. Without a limit, the monitor would then remove years of history within a minute, and
 //! would gain nothing.
 //!
 //! The module is pure: the caller passes the time, and removes the files.
 
-/// Minimum number of freed bytes that are judged. File systems allocate blocks, so a small file may
-/// free less space than its length.
+/// Minimum number of freed bytes from which the module judges a removal. File systems allocate
+/// blocks, so a small file may free less space than its length.
 const LEAST_BYTES: u64 = 64 << 10;
 /// Time after which the history may remove a file again although other programs took the space of
-/// the last removed file, in milliseconds. Those programs may have stopped since then.
+/// the last removed file, in milliseconds. These programs may have stopped in this time.
 const AGAIN_AFTER_MS: u64 = 3_600_000;
 
 /// The last removal of a file.
@@ -41,7 +41,8 @@ impl Removals {
 
     /// Records that a removal at the time `now_ms` has freed `freed` bytes.
     pub(crate) fn add(&mut self, now_ms: u64, freed: u64) {
-        // Several small files may be necessary for one frame, so they count together.
+        // Several small files may be necessary for one frame, so removals for one frame count as
+        // one removal.
         let unused = self.0.filter(|last| last.at_ms == now_ms && last.used == 0);
         let freed = freed.saturating_add(unused.map_or(0, |last| last.freed));
         self.0 = Some(Removal { at_ms: now_ms, freed, used: 0 });

@@ -2,10 +2,10 @@
 //! reports, and their files, which the web page opens.
 //!
 //! The directory may be on any file system, which may hang. So a thread reads the directory, and
-//! the event loop waits for it with a limit. The monitor opens a file only below the directory, and
-//! follows no symbolic links (`openat2`), so no path leads to a file outside of the directory. Any
-//! user may have written a report, so the browser shows it in a sandbox: the report runs no
-//! program, and loads nothing from other servers.
+//! the event loop waits for the thread with a time limit. The monitor opens a file only below the
+//! directory, and follows no symbolic links (`openat2`), so no path leads to a file outside of the
+//! directory. Any user may have written a report, so the browser shows it in a sandbox: the report
+//! runs no program, and loads nothing from other servers.
 
 use crate::limits::{
     MAX_REPORT_BYTES, MAX_REPORT_DEPTH, MAX_REPORT_ENTRIES, MAX_REPORT_READERS, MAX_REPORTS,
@@ -181,8 +181,8 @@ fn failed(problem: &str) -> Reply {
     plain("503 Service Unavailable", &format!("The monitor cannot read the reports: {problem}\n"))
 }
 
-/// Whether no name in a path is empty or begins with a dot, and the path is not deeper than the
-/// paths in the list may be.
+/// Whether a path is permitted: no name in it is empty or begins with a dot, and the path is at
+/// most as deep as the paths in the list.
 fn is_plain(path: &str) -> bool {
     let mut parts = path.split('/');
     let is_plain = |part: &str| !part.is_empty() && !part.starts_with('.') && !part.contains('\0');
@@ -231,7 +231,8 @@ fn read(directory: &Path, path: &str) -> Result<Vec<u8>, Refusal> {
     if bytes.len() as u64 > MAX_REPORT_BYTES { Err(Refusal::TooLarge) } else { Ok(bytes) }
 }
 
-/// Returns the reports below the directory, the newest first, and whether there are more.
+/// Returns the newest reports below the directory, the newest first, and whether the directory has
+/// more reports.
 fn listed(directory: &Path) -> Result<(Vec<Report>, bool), String> {
     let named = |error: std::io::Error| error.to_string();
     let top = open_top(directory).map_err(named)?;
@@ -252,7 +253,7 @@ fn listed(directory: &Path) -> Result<(Vec<Report>, bool), String> {
                 waiting.clear();
                 break;
             }
-            // The type is that of the link itself if the entry is a symbolic link.
+            // For a symbolic link, `file_type` returns the type of the link itself.
             let (Ok(kind), Ok(name)) = (entry.file_type(), entry.file_name().into_string()) else {
                 continue;
             };

@@ -49,7 +49,8 @@ const JSON: &str = "application/json";
 /// The access restrictions of the server.
 #[derive(Debug)]
 pub(crate) struct Access {
-    /// The password. `None` means that only this host can connect, and that it needs no password.
+    /// The password. `None` means that only programs on this host can connect, and that they need
+    /// no password.
     password: Option<String>,
     wrong: RefCell<WrongPasswords>,
 }
@@ -58,8 +59,7 @@ pub(crate) struct Access {
 const LIST_OF_REPORTS: &str = "/api/reports";
 const REPORT: &str = "/reports/";
 
-/// Returns the answer to a request for reports. `None` means that the request is for something
-/// else.
+/// Returns the answer to a request for reports. `None` means that the request is not for reports.
 pub(crate) fn report(request: &Request, access: &Access, reports: &Rc<Reports>) -> Option<Answer> {
     let (path, query) = request.path.split_once('?').unwrap_or((&request.path, ""));
     let file = path.strip_prefix(REPORT);
@@ -82,7 +82,7 @@ pub(crate) fn report(request: &Request, access: &Access, reports: &Rc<Reports>) 
         };
         return Some(Answer::Later(Box::pin(listing)));
     };
-    // In the path of a URL, a `+` stands for itself. It stands for a space only in a query.
+    // In the path of a URL, a `+` stands for itself. Only in a query does a `+` stand for a space.
     Some(match unescaped(&file.replace('+', "%2B")) {
         Ok(file) => Answer::Later(Box::pin(reports.file(file))),
         Err(problem) => Answer::Now(bad(&problem)),
@@ -360,7 +360,8 @@ impl Access {
                 )
             });
         };
-        // Browsers send their first request without a password, so this is no attempt.
+        // Browsers send their first request without a password, so such a request does not count as
+        // a wrong password.
         let Some(given) = given_password(&request.authorization) else {
             return Some(ask_password());
         };
@@ -440,8 +441,8 @@ fn from_base64(text: &str) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// Compares two texts. The duration depends only on their lengths, so it reveals nothing about the
-/// password.
+/// Compares two texts. The duration depends only on the lengths of the texts, so the duration
+/// reveals nothing about the password except its length.
 fn is_equal(one: &[u8], other: &[u8]) -> bool {
     let difference = one.iter().zip(other).fold(0, |sum, (a, b)| sum | (a ^ b));
     one.len() == other.len() && difference == 0

@@ -1,5 +1,5 @@
-//! Queries of the history. There are two kinds of queries. One returns the load of one object, or
-//! of all objects together, over time. The other returns the total load of each object in a time
+//! Queries of the history. The first kind of query returns the load of one object, or of all
+//! objects together, over time. The second kind returns the total load of each object in a time
 //! span.
 
 use crate::frame::{Dimension, Frame, Key, Load, Measure};
@@ -29,7 +29,7 @@ pub(crate) struct SeriesQuery {
     pub(crate) points: usize,
     pub(crate) has_heat: bool,
     /// The node id of the service that has all the load of the object. `None` means that several
-    /// services may have it.
+    /// services may have load of the object.
     pub(crate) node: Option<u32>,
 }
 
@@ -144,7 +144,7 @@ impl Point {
         }
     }
 
-    /// Returns the mean of a measure. `None` means that no frame has a value of it.
+    /// Returns the mean of a measure. `None` means that no frame has a value of the measure.
     fn level(&self, measure: Measure) -> Option<f64> {
         let (sum, samples) = self.levels.get(&measure)?;
         (*samples > 0).then(|| *sum as f64 / *samples as f64)
@@ -152,8 +152,8 @@ impl Point {
 }
 
 /// Returns the points of a query at the time `now_ms`, as columns. A point without a frame is
-/// `null` in each column of metrics. The columns about space, CPU time and memory are the sums of
-/// the objects with the ids `measured`.
+/// `null` in each column of metrics. Each value in the columns about space, CPU time and memory is
+/// the sum over the objects with the ids `measured`.
 pub(crate) fn series(
     history: &History,
     query: &SeriesQuery,
@@ -225,7 +225,8 @@ pub(crate) fn series(
 }
 
 /// If a service did not reply in the time of some points, spreads the load of its next reply evenly
-/// over these points. Queues are no counts, so these points get the queues of the next reply.
+/// over these points. The lengths of queues are no counts, so these points get the lengths in the
+/// next reply.
 fn spread_late_loads(points: &mut [Point]) {
     let present: Vec<usize> = (0..points.len()).filter(|at| points[*at].samples > 0).collect();
     let replied = |at: &usize| {
@@ -259,7 +260,8 @@ fn spread_late_loads(points: &mut [Point]) {
     }
 }
 
-/// Returns the duration of one point in milliseconds. It is a multiple of the length of the frames.
+/// Returns the duration of one point in milliseconds. The duration is a multiple of the length of
+/// the frames.
 fn step_of(query: &SeriesQuery, resolution: Resolution) -> u64 {
     let frame = resolution.step_ms();
     let wanted = query.window.span_ms / query.points as u64;
@@ -374,7 +376,7 @@ pub(crate) fn row(load: &Load, frame: &Frame) -> Value {
 }
 
 /// Returns the mean of a measure over the samples of a frame. `id` is the id of the target or node.
-/// `None` means that the frame has no value of this measure for it.
+/// `None` means that the frame has no value of this measure for the target or node.
 pub(crate) fn reading(frame: &Frame, measure: Measure, id: u32) -> Option<u64> {
     let level = frame.readings.get(&(measure, id))?;
     level.sum.checked_div(frame.samples)
@@ -460,7 +462,8 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let mut history = History::open(directory.path(), 1 << 30).unwrap();
         for second in 0..20 {
-            // Service 3 does not reply in three rounds, and its next reply has their load.
+            // Service 3 does not reply in three rounds, and its next reply has the load of these
+            // rounds.
             let is_missed = (5..8).contains(&second);
             let of_third = if second == 8 { 400 } else { 100 };
             let (mut loads, mut readings) = (BTreeMap::new(), BTreeMap::new());
@@ -542,7 +545,8 @@ mod tests {
             |id: u64| Key { dimension: Dimension::Job, id: id.to_string(), service: String::new() };
         let seconds = 4 * MAX_LOADS as u64 / 5;
         for second in 0..seconds {
-            // Each second has five jobs that end, and one that lasts.
+            // Each second has five jobs that end in this second, and one job that runs in all
+            // seconds.
             let jobs = (0..5).map(|job| (key(1_000_000 + second * 5 + job), load(3)));
             let loads = jobs.chain([(key(7), load(100))]).collect();
             history.add(Frame { loads, ..frame(START + second, 1) });

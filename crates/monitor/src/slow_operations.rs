@@ -1,5 +1,5 @@
 //! The slow operations of the last minutes, in memory, for the web page. The page shows a list of
-//! them, and where each of them spent its time.
+//! these operations, and where each operation spent its time.
 //!
 //! This module chooses the records that are stored, and limits their number. Other modules request
 //! the records (`record_rounds`), explain an operation in words (`skep_stats::operation`), and
@@ -7,13 +7,13 @@
 //!
 //! # Invariants
 //! - The book has at most [`MAX_OPERATIONS`] operations with at most [`MAX_RECORDS`] records each.
-//! - An operation is dropped when it ended more than [`KEPT`] ago. If the book is full, the
-//!   operation with the shortest duration is dropped.
+//! - The book drops an operation that ended more than [`KEPT`] ago. If the book is full, it drops
+//!   the operation with the shortest duration.
 //!
 //! `SlowOperationBook::check_invariants` checks the counts and the ends of the operations.
 //!
-//! Held by the test `list_keeps_the_slowest_of_many_slow_operations`: the choice of the operation
-//! that is dropped.
+//! The test `list_keeps_the_slowest_of_many_slow_operations` checks the choice of the operation
+//! that the full book drops.
 
 use skep_stats::operation::{OperationReport, SlowOperation, Usual, explain, slowest};
 use skep_types::ClusterMap;
@@ -26,7 +26,8 @@ const KEPT: Duration = Duration::from_secs(600);
 /// Maximum number of operations in a [`SlowOperationBook`]. With 64 requests each, their records
 /// take about 2 MB.
 const MAX_OPERATIONS: usize = 512;
-/// Maximum number of stored records of one operation. They come from its mount and from services.
+/// Maximum number of stored records of one operation. The records come from the mount of the
+/// operation and from services.
 const MAX_RECORDS: usize = 16;
 /// Maximum number of operations in a list.
 pub(crate) const MAX_LISTED: usize = 100;
@@ -45,8 +46,8 @@ impl SlowOperationBook {
     /// Adds the new records of slow operations. Ignores all other records.
     ///
     /// The end of an operation is a time of its host. If the clock of this host is ahead, the
-    /// operation counts as one that has just ended. Otherwise it would stay in the book until the
-    /// clocks of all other hosts have reached this time.
+    /// operation counts as one that has just ended. Otherwise, the operation would stay in the book
+    /// until the clocks of all other hosts have reached this time.
     pub(crate) fn add(&mut self, records: Vec<TraceRecord>, now_us: u64) {
         for mut record in records.into_iter().filter(|it| it.is_slow && it.trace != 0) {
             record.ended_us = record.ended_us.min(now_us);
@@ -98,7 +99,7 @@ impl SlowOperationBook {
         slowest(self.operations.values().flatten(), map, since_us, most)
     }
 
-    /// Explains one operation. `None` means that the book does not contain it.
+    /// Explains one operation. `None` means that the book does not contain the operation.
     pub(crate) fn explain(
         &self,
         trace: u128,

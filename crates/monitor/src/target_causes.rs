@@ -2,7 +2,7 @@
 //! directories with the most requests to these targets.
 //!
 //! The module is pure. The history has the causes of load only for all targets together. The
-//! evidence of the last ten minutes has them for each target, but only the heaviest ones.
+//! evidence of the last ten minutes has the heaviest causes for each target.
 
 use crate::frame::Dimension;
 use crate::names::Names;
@@ -84,7 +84,7 @@ fn rows<'a>(
     let mut loads: Vec<_> =
         loads.filter(|(_, requests, weight)| !is_idle(*requests, *weight)).collect();
     let all = loads.iter().fold(0_u64, |sum, (.., weight)| sum.saturating_add(*weight));
-    // The causes without a name of their own are one row at the end.
+    // The causes that the evidence does not name are one row at the end.
     loads.sort_by_key(|(id, requests, weight)| (*id == LEFT_OUT, Reverse((*weight, *requests))));
     let rest = loads.iter().position(|(id, ..)| *id == LEFT_OUT).map(|at| loads.remove(at));
     loads.truncate(MAX_ROWS);

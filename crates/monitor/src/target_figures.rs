@@ -2,7 +2,7 @@
 //! free space, inodes, and background work that is left.
 //!
 //! The cluster map has the capacity of targets too, but management does not publish small changes
-//! of it.
+//! of the capacity.
 
 use skep_metrics::{Definition, catalog};
 use skep_stats::{Round, label, series_with};
@@ -73,15 +73,15 @@ impl TargetFigures {
     }
 
     /// Returns how many inodes of a target's file system are used. `None` means that the file
-    /// system has no limit of inodes, so that it counts none.
+    /// system has no limit of inodes, and does not count them.
     pub(crate) fn used_inodes(&self, target: &Target) -> Option<u64> {
         let (all, free) = self.inodes(target);
         (all > 0).then(|| all.saturating_sub(free))
     }
 }
 
-/// Returns the targets of a kind, but only one of each file system, because targets on the same
-/// file system share its space. An unknown file system counts as one that is not shared.
+/// Returns the targets of a kind, but only one target of each file system, because targets on the
+/// same file system share its space. An unknown file system counts as not shared.
 pub(crate) fn with_own_space(map: &ClusterMap, kind: TargetKind) -> Vec<&Target> {
     let mut seen = BTreeSet::new();
     let mut is_new = |id: u128| id == 0 || seen.insert(id);

@@ -3,15 +3,15 @@
 //!
 //! The tier only appends to its files. To remove old frames, it removes files, which requires no
 //! free space. If the last record of the newest file is incomplete after a crash, the tier
-//! truncates the file at the end of the last complete frame. Damaged frames within a file stay in
-//! it, and readers skip them.
+//! truncates the file at the end of the last complete frame. Damaged frames stay in their file, and
+//! readers skip them.
 //!
 //! # Clocks that are set back
 //! The names of the files are in the order in which the tier has created them. After the clock was
-//! set back, the newest file is named after a time in the future. The tier then begins further
-//! files, whose names follow that of the newest file. So the name of such a file is no time of its
-//! frames. So the tier has the times of the frames of each file in memory. Readers use these times
-//! to find frames, and the tier uses them to remove old files.
+//! set back, the name of the newest file is a time in the future. The names of the next files
+//! follow this name, so such a name is no time of the frames in its file. For this reason, the tier
+//! has the times of the frames of each file in memory. With these times, readers find frames, and
+//! the tier finds old files that it removes.
 
 use crate::codec;
 use crate::frame::{Dimension, Frame};
@@ -124,8 +124,8 @@ impl Tier {
     }
 
     /// Reads the times of the frames in the files whose names may be no times of their frames,
-    /// because the clock was set back, except for the newest file, whose times are known. A file
-    /// that cannot be read keeps the times of its name.
+    /// because the clock was set back, except for the newest file, whose times are known. For a
+    /// file that cannot be read, the times in its name stay.
     fn read_unusual(&mut self) {
         let Some(written_ms) = self.written_ms else { return };
         let file_ms = self.form.file_ms;
@@ -139,8 +139,8 @@ impl Tier {
         }
     }
 
-    /// Takes the times of the frames in a file from its content. Returns the start of its last
-    /// frame, and the end of this frame in bytes.
+    /// Computes the times of the frames in a file from the content of the file. Returns the start
+    /// of its last frame, and the end of this frame in bytes.
     fn read_times(&mut self, start: u64, content: &[u8]) -> (Option<u64>, u64) {
         let step_ms = self.form.step_ms;
         let mut file = HistoryFile { len: content.len() as u64, times: None };
@@ -186,7 +186,7 @@ impl Tier {
         let period = |ms: u64| ms / self.form.file_ms * self.form.file_ms;
         let wanted = period(start_ms);
         match self.files.keys().next_back() {
-            // The clock was set back. One file still covers one period at most.
+            // The clock was set back. A file still covers at most one period.
             Some(newest) if *newest > wanted => match self.written_ms.map(period) {
                 Some(written) if written == wanted => *newest,
                 _ => newest.saturating_add(1),
@@ -218,8 +218,8 @@ impl Tier {
                 Ok(written)
             }
             Err(error) => {
-                // The file may contain a part of the record. This part is removed, because it would
-                // use space until the file is removed.
+                // The file may contain a part of the record. Remove this part, because it would use
+                // space until the tier removes the file.
                 let _ = file.set_len(before);
                 self.newest = None;
                 Err(error)
@@ -227,7 +227,7 @@ impl Tier {
         }
     }
 
-    /// Removes the oldest file, unless it is the only one. Returns whether a file was removed.
+    /// Removes the oldest file, unless it is the only file. Returns whether a file was removed.
     pub fn remove_oldest(&mut self) -> bool {
         let oldest = self.files.keys().next().copied().filter(|_| self.files.len() > 1);
         oldest.into_iter().for_each(|start| self.remove(start));
@@ -247,7 +247,7 @@ impl Tier {
     }
 
     /// Removes the files whose frames are all too old at the time `now_ms`, except for the newest
-    /// file. After the clock was set back, these need not be the oldest files.
+    /// file. After the clock was set back, the removed files need not be the oldest files.
     pub fn trim_by_age(&mut self, now_ms: u64) {
         let keep_ms = self.form.keep_ms;
         let is_old = |file: &HistoryFile| {
@@ -311,8 +311,8 @@ impl Tier {
     }
 }
 
-/// Returns the number in the name of a file. Unless the clock was set back, it is the start of the
-/// period of the file.
+/// Returns the number in the name of a file. Unless the clock was set back, this number is the
+/// start of the period of the file.
 fn start_of(name: &str) -> Option<u64> {
     name.strip_suffix(".frames")?.parse().ok()
 }
@@ -425,7 +425,7 @@ mod tests {
         for _ in 0..2 {
             tier.trim_by_age(200_000);
             assert_eq!(seconds(&tier, 0, 80_000), (130..200).collect::<Vec<_>>());
-            assert_eq!(files(), 8, "70 s, and the file of the future");
+            assert_eq!(files(), 8, "the files of 70 s, and the file of the future");
             drop(tier);
             tier = Tier::open(directory.path(), FORM).unwrap();
         }

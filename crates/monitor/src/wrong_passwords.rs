@@ -1,10 +1,11 @@
 //! Limits the wrong passwords that the clients of the web page can try, so that no client can guess
 //! the password.
 //!
-//! Each address has some attempts, and gets one more after each pause. While it has none left, the
-//! monitor refuses all passwords from this address without a check: otherwise its replies would
-//! still show a right guess. A wrong password that a client sends again is no further attempt, so a
-//! program with an old password does not lock out the other users of its host.
+//! Each address has some attempts, and gets one more attempt after each pause. While an address has
+//! no attempt left, the monitor refuses all passwords from this address without a check. Otherwise,
+//! the replies of the monitor would still show a right guess. A wrong password that a client sends
+//! again uses no further attempt, so a program with an old password does not lock out the other
+//! users of its host.
 //!
 //! The module is pure: the caller passes the time.
 
@@ -93,8 +94,8 @@ impl WrongPasswords {
         }
     }
 
-    /// Forgets an address if there is no space for `added`: those with all their attempts, or the
-    /// one with the fewest wrong passwords.
+    /// If the table has no space for `added`, forgets the addresses with all their attempts. If no
+    /// address has all its attempts, forgets the address that gets all its attempts first.
     fn make_space(&mut self, added: &IpAddr, now: Duration) {
         if self.addresses.len() < MAX_PASSWORD_ADDRESSES || self.addresses.contains_key(added) {
             return;

@@ -28,7 +28,7 @@ test("counts are short and never hide a small rate", () => {
   ]);
 });
 
-test("times have the unit in which they are short", () => {
+test("times have the unit that makes their text short", () => {
   check(values.micros, [
     [null, "-"], [0, "-"], [999, "999 \u00b5s"], [1500, "1.50 ms"], [15000, "15.0 ms"],
     [2500000, "2.5 s"],
@@ -103,7 +103,7 @@ test("error texts of the monitor are read from JSON and from plain text", () => 
   ]);
 });
 
-test("statistics are late after some rounds, also if rounds are long", () => {
+test("statistics are late after some rounds without new ones", () => {
   check(values.isLate, [
     [{ now_ms: 20000, frame_ms: 11000, interval_ms: 1000 }, false],
     [{ now_ms: 20000, frame_ms: 9000, interval_ms: 1000 }, true],
@@ -113,7 +113,7 @@ test("statistics are late after some rounds, also if rounds are long", () => {
   ]);
 });
 
-test("charts of long spans are requested less often than those of short ones", () => {
+test("charts of long spans are requested less often than charts of short spans", () => {
   const times = [300, 3600, 86400, 31536000].map((seconds) => values.refreshMs(seconds, 300));
   assert.deepEqual(times, [900, 10800, 60000, 60000]);
 });
@@ -134,7 +134,7 @@ test("exports of a view are its charts and lists, with the chosen span and clust
   assert.equal(only.links[0][1], "/api/reports?format=csv");
 });
 
-test("page title has the number of problems, or the lost contact", () => {
+test("page title has the number of problems, or reports the lost contact", () => {
   const [own, following] = [{ cause: null }, { cause: { rule: "target-down", object: "t7" } }];
   assert.equal(values.titleOf("Overview", [], true), "Overview - Skep monitor");
   assert.equal(values.titleOf("Overview", [own, following, own], true), "(2) Overview - Skep monitor");
@@ -199,7 +199,7 @@ test("clicks on a column title change the order of a table", () => {
   assert.deepEqual(values.nextOrder(first, 0, false), { at: 0, isDescending: false });
 });
 
-test("rows are sorted by numbers or texts, and rows without a value are last", () => {
+test("tables sort rows by numbers or texts, and put rows without a value last", () => {
   const order = (rows, isDescending) => values.sorted(rows, (row) => row, isDescending);
   assert.deepEqual(order([5, null, 40, NaN, 9], true), [40, 9, 5, null, NaN]);
   assert.deepEqual(order([5, null, 40, 9], false), [5, 9, 40, null]);

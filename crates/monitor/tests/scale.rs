@@ -69,9 +69,9 @@ const REQUESTS: usize = 9;
 const MAX_VIEW_TIME: Duration = Duration::from_secs(1);
 /// Number of rounds after which the test checks the measured values.
 const ROUNDS: usize = 4;
-/// Maximum length of a round, from its first request until the page can show its values. So a
-/// monitor that may use more processor time could make a round each second. A build that is not
-/// fully optimized gets twice the time.
+/// Maximum length of a round, from its first request until the page can show its values. With this
+/// limit, a monitor that may use more processor time could make a round each second. A build that
+/// is not fully optimized gets twice the time.
 const MAX_ROUND: Duration = Duration::from_secs(if cfg!(debug_assertions) { 2 } else { 1 });
 /// Pause between two requests for the values of a round that has not ended yet. Each request is
 /// work for the monitor and makes the round longer.
@@ -187,9 +187,9 @@ fn wall_ms() -> u64 {
 struct RoundWatch {
     /// The begin of the round, in milliseconds since 1970.
     begin_ms: Cell<u64>,
-    /// Number of services that have not received a request in this round yet.
+    /// Number of services that have not replied in this round yet.
     left: Cell<u32>,
-    /// Gets the begin of each round when the last service has replied.
+    /// The watch sends the begin of each round here when the last service has replied.
     begins: mpsc::Sender<u64>,
 }
 
@@ -404,7 +404,8 @@ fn monitor_of_a_large_cluster_stays_within_its_limits() {
             continue;
         };
         lengths.push(length_of_round(&address, begin_ms));
-        // The first round has no earlier round for a comparison, so the pause after it is short.
+        // The pause after the first round is short, because the monitor has no processor time of an
+        // earlier round.
         if lengths.len() == 2 {
             since = Some((Instant::now(), processor_time()));
         }

@@ -1,6 +1,6 @@
 //! Converts trace records to the JSON form of OTLP. The result is an `ExportTraceServiceRequest`.
-//! It has a span for each operation of a mount, for each request that the operation sent, and for
-//! the handling of each request in a service.
+//! The request has a span for each operation of a mount, for each request that the operation sent,
+//! and for the execution of each request in a service.
 //!
 //! Records have no span ids, so this module computes these ids. The same record always gets the
 //! same id. The parent of all other spans of an operation is the span of its mount.
@@ -10,7 +10,8 @@ use skep_wire::catalog::metric_name;
 use skep_wire::traces::{StageTimes, TraceCall, TraceRecord};
 use std::collections::BTreeMap;
 
-/// Numbers of the kinds of spans in OTLP: internal, server and client.
+/// Numbers of the kinds of spans in OTLP. The three constants are for internal, server and client
+/// spans.
 const INTERNAL: u32 = 1;
 const SERVER: u32 = 2;
 const CLIENT: u32 = 3;

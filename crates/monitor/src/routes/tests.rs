@@ -147,7 +147,7 @@ fn exports_of_the_page() -> Vec<String> {
         let mut whole = parts.next().unwrap().to_owned();
         for part in parts {
             let (_, rest) = part.split_once('}').unwrap();
-            // The kind of the objects is the only text that is no id.
+            // After `by=` and `why?`, the address needs a kind of objects. All other gaps are ids.
             whole += if whole.ends_with("by=") || whole.ends_with("why?") { "user" } else { "7" };
             whole += rest;
         }
@@ -208,8 +208,8 @@ fn state_is_described_once_for_all_pages_until_the_next_round() {
     let slow = record(0x2a, (NOW - 1000) * 1000, 1_500_000);
     state.slow_operations = book(vec![slow], NOW * 1000);
     let second = live(&state, NOW + 700);
-    assert_eq!(second["now_ms"], NOW + 700, "the page must find out if rounds have stopped");
-    assert_eq!(second["slowest"], first["slowest"], "not computed again");
+    assert_eq!(second["now_ms"], NOW + 700, "the page must detect that rounds have stopped");
+    assert_eq!(second["slowest"], first["slowest"], "not computed a second time");
     let collected = Collected { map: state.collected.map.clone(), ..Collected::default() };
     state.take(collected, NOW + 1000, 1000);
     let third = live(&state, NOW + 1000);
