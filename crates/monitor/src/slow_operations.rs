@@ -12,8 +12,8 @@
 //!
 //! `SlowOperationBook::check_invariants` checks the counts and the ends of the operations.
 //!
-//! The test `list_keeps_the_slowest_of_many_slow_operations` checks the choice of the operation
-//! that the full book drops.
+//! Held by the test `list_keeps_the_slowest_of_many_slow_operations`: the choice of the operation
+//! that a full book drops.
 
 use skep_stats::operation::{OperationReport, SlowOperation, Usual, explain, slowest};
 use skep_types::ClusterMap;
