@@ -1,7 +1,7 @@
 //! Bounds of each request: the longest body and bulk data, and the nodes that may send it. A
 //! receiver checks these bounds before it allocates memory for the request.
 //!
-//! # Hazard: the sender's kind is its own claim
+//! # Hazard: a sender can claim a wrong kind
 //! A node states its kind in its `Hello`, and every node has the same secret. So the check of the
 //! sender finds mistakes in programs that follow the protocol. This check does not protect against
 //! a process that has the secret and claims a wrong kind.
@@ -65,9 +65,10 @@ pub struct Bounds {
 
 /// Maximum length of the body of most requests. The largest stripe pattern takes 17 KiB.
 const USUAL_BODY_BYTES: usize = 64 << 10;
-/// Space for the other fields of a request with an extended attribute or inline bytes.
+/// Maximum length, in bytes, of all fields of a request except its extended attribute or inline
+/// bytes.
 const FIELDS_BYTES: usize = 4 << 10;
-/// Space for the stripe pattern of a created file.
+/// Maximum length of the encoded stripe pattern of a created file, in bytes.
 const PATTERN_BYTES: usize = 20 << 10;
 
 /// Returns the bounds of the request with the id `id`. An unknown id has the usual bounds,

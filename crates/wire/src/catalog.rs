@@ -240,9 +240,9 @@ pub fn is_ordinary_absence(message: u16, code: ErrorCode) -> bool {
     }
 }
 
-/// Whether a change removes or replaces a name. During the replay of lost changes, a target must
-/// not execute such a change after a change that it could not replay, because the removal could
-/// delete the last name of a file.
+/// Whether a change removes or replaces a name. If the replay of a lost change has failed, the
+/// target executes no such change in the rest of the replay, because the removal could delete the
+/// last name of a file.
 pub fn removes_name(message: u16) -> bool {
     [md::Unlink::ID, md::RemoveDirectory::ID, md::Rename::ID, md::Exchange::ID].contains(&message)
 }

@@ -116,7 +116,7 @@ record! {
 }
 
 record! {
-    /// Waits until a lock becomes free, but for at most some seconds. The target returns `Deadlock`
+    /// Waits until a lock becomes free, but for at most five seconds. The target returns `Deadlock`
     /// if the wait would close a deadlock cycle.
     pub struct WaitLock {
         /// The lock for which the owner waits.
@@ -132,7 +132,7 @@ record! {
     /// Reply to [`WaitLock`].
     pub struct WaitLockReply {
         /// Whether the lock is free. For a free lock, the target reserves the lock for this wait
-        /// for a moment, and the client must send `SetLock` immediately. If the wait has not ended,
+        /// for a moment, and the client must send `SetLock` immediately. If the lock is not free,
         /// the client sends the next `WaitLock`.
         pub is_called: bool,
     }
@@ -160,8 +160,8 @@ record! {
 }
 
 record! {
-    /// Lists the waits for POSIX locks at a target, in pages. Each wait has the holders of the
-    /// conflicting locks. Clients use this message to find deadlock cycles.
+    /// Lists the waits for POSIX locks at a target, in pages. The reply names the holders of the
+    /// conflicting locks for each wait. Clients use this message to find deadlock cycles.
     pub struct ListWaits {
         /// Return only waits of owners that follow this owner in the order of session and owner id.
         /// Zero starts at the beginning.

@@ -23,8 +23,8 @@ pub const FLAG_REPLY: u16 = 1;
 /// Flag of requests whose effect must be durable on the device before the reply (`fsync`,
 /// `O_SYNC`).
 pub const FLAG_DURABLE: u16 = 2;
-/// Flag of replies whose fields `trace`, `user`, `user_group` and `job` contain the times of the
-/// request instead of the request's fields ([`Header::set_times`]).
+/// Flag of replies that contain the times of the request in the fields `trace`, `user`,
+/// `user_group` and `job` ([`Header::set_times`]).
 pub const FLAG_TIMES: u16 = 4;
 const KNOWN_FLAGS: u16 = FLAG_REPLY | FLAG_DURABLE | FLAG_TIMES;
 /// Number of stages whose times a reply contains.

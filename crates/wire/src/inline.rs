@@ -36,8 +36,9 @@ record! {
         /// has also written the other bytes.
         pub extends: bool,
         /// Truncate generation of the file when the client began to write. The target returns
-        /// `EndMoved` if the file has another one: it was truncated since then, or a power loss has
-        /// reverted its last truncation. The client must then write all bytes again.
+        /// `EndMoved` if the file's truncate generation differs, because the file was truncated
+        /// since then, or because a power loss has reverted its last truncation. The client must
+        /// then write all bytes again.
         pub truncate_generation: u64,
         /// Whether the write is an append. For an append, the target also returns `EndMoved` if the
         /// file already extends beyond `offset`.
@@ -98,7 +99,7 @@ record! {
         /// Truncate generation of the file when the client copied the bytes.
         pub truncate_generation: u64,
         /// Checksum of the copied bytes, as in the reply to a [`ReadInline`] of the whole inline
-        /// component. The target removes no bytes if its own bytes have another checksum.
+        /// component. The target removes no bytes if the checksum of its own bytes differs.
         pub checksum: u32,
         /// The position of the client's newest unsynced inline write in each start of the target,
         /// as in [`SyncInline`].
@@ -109,10 +110,10 @@ record! {
 record! {
     /// Reply to [`RemoveInline`].
     pub struct RemoveInlineReply {
-        /// Whether the file has no inline bytes any more. The field is not set if another client
-        /// has the file open, if the inline bytes or the size have changed since the copy, if the
-        /// file has bytes and ends within its inline component, or if the target still has to
-        /// finish a truncation or a size recovery of the file.
+        /// Whether the file has no inline bytes any more. The field is not set in each of these
+        /// cases: another client has the file open; the inline bytes or the size have changed since
+        /// the copy; the file has bytes and ends within its inline component; the target has not
+        /// finished a truncation or a size recovery of the file yet.
         pub is_removed: bool,
         /// Whether a write may be lost, because the target's host lost power after the write.
         pub is_lost: bool,

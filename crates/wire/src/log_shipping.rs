@@ -29,8 +29,8 @@ record! {
     pub struct ShipLog {
         /// Epoch of the group in the primary's cluster map.
         pub epoch: Epoch,
-        /// LSN of the first record in `records`. If `records` is empty, the LSN of the next
-        /// record.
+        /// LSN of the first record in `records`. If `records` is empty, LSN of the record that the
+        /// primary sends next.
         pub first: Lsn,
         /// Epoch of the record before `first`. Zero means that the primary does not have this
         /// record in its memory. A member whose record before `first` has another epoch does not
@@ -99,8 +99,8 @@ record! {
         /// An id that the member's process has chosen at its start. Another process has another id.
         pub process: u64,
         /// The lease that the member grants, in milliseconds. The primary may rely on this reply
-        /// until this time has passed since it sent the request. Zero means that the member grants
-        /// no lease.
+        /// until this time has passed since the primary sent the request. Zero means that the
+        /// member grants no lease.
         pub lease_ms: u32,
     }
 }
@@ -146,10 +146,10 @@ record! {
         pub step: CopyStep,
         /// Last key of the previous part. Empty for the first part.
         pub after: Bytes,
-        /// LSN of the first record in `records`. If `records` is empty, the LSN of the next
-        /// record. In the first part, the record that follows the last record whose effect the
-        /// pairs contain. With `Begin`, the first record that the primary can still send. A
-        /// member that has all earlier records does not begin a copy.
+        /// LSN of the first record in `records`. If `records` is empty, LSN of the record that the
+        /// primary sends next. In the first part, LSN of the record after the last record whose
+        /// effect the pairs contain. With `Begin`, LSN of the first record that the primary can
+        /// still send: a member that has all earlier records does not begin a copy.
         pub first: Lsn,
         /// Epoch of the record before `first`. Zero means that the primary does not have this
         /// record in its memory. If the copy ends with a record of the same LSN and another epoch,

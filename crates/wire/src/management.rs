@@ -407,8 +407,8 @@ record! {
     /// the longest log.
     ///
     /// A target whose recorded state of the group is newer than management's state sends this
-    /// request too, also if it is in no group. Management was restored from a backup then, and
-    /// begins an epoch in which it compares the logs of the members.
+    /// request too, also if the target is in no group. In this case, management was restored from a
+    /// backup, and begins an epoch in which management compares the logs of the members.
     ///
     /// Management returns `StaleMap` if `epoch` is not the current epoch of the group.
     pub struct AskTakeOver {

@@ -19,7 +19,7 @@ record! {
 
 record! {
     /// Waits for notifications of the session. The target replies as soon as there is a
-    /// notification, or with an empty list after some seconds.
+    /// notification, or with an empty list after five seconds.
     pub struct WaitNotifications {
         /// Ids of the notifications that the client is processing. The target does not repeat these
         /// notifications.

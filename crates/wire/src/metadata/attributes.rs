@@ -37,16 +37,16 @@ record! {
 }
 
 record! {
-    /// Changes attributes of an inode. Fields that are `None` leave their attributes unchanged. If
-    /// the new size is smaller than the old size, the target also truncates the chunk files.
+    /// Changes attributes of an inode. A field with the value `None` does not change its attribute.
+    /// If the new size is smaller than the old size, the target also truncates the chunk files.
     pub struct SetAttributes {
         /// The inode.
         pub inode: InodeId,
         /// New permission bits.
         pub permissions: Option<u32>,
-        /// Permission bits that the target clears. It leaves all other bits as they are, so the
-        /// request never undoes a change of permissions by another client. If bit 31 is set too,
-        /// the target keeps the set-group-id bit of an inode that its group cannot execute.
+        /// Permission bits that the target clears. The target does not change any other bit, so the
+        /// request never reverts a change of permissions by another client. If bit 31 is also set,
+        /// the target keeps the set-group-id bit of an inode whose group has no execute permission.
         pub cleared_permissions: u32,
         /// New user id of the owner.
         pub uid: Option<u32>,
@@ -66,13 +66,13 @@ record! {
 }
 
 impl SetAttributes {
-    /// Bit 31 of `cleared_permissions`. A client sets this bit if its caller may keep the
-    /// set-group-id bit of a file that its group cannot execute, and the client does not know
-    /// whether the group can execute the file now.
+    /// Bit 31 of `cleared_permissions`. A client sets this bit if the calling program may keep the
+    /// set-group-id bit of a file whose group has no execute permission, but the client does not
+    /// have the current permissions.
     pub const KEEP_SET_GROUP_ID_WITHOUT_EXECUTE: u32 = 1 << 31;
 
-    /// Returns the permissions of the inode after this request. `present` are its permissions
-    /// before the request.
+    /// Returns the permissions of the inode after this request. `present` are the permissions of
+    /// the inode before the request.
     pub fn permissions_after(&self, present: u32) -> u32 {
         let new = self.permissions.unwrap_or(present);
         let mut cleared = self.cleared_permissions;

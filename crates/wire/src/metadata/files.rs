@@ -70,8 +70,8 @@ record! {
         pub truncate: bool,
         /// Whether the target returns `Stale`, without a change, if the inode has no name any more.
         pub must_have_name: bool,
-        /// Largest size of a file whose bytes the client requests in the reply. Zero requests no
-        /// bytes.
+        /// Largest size, in bytes, of a file whose bytes the client requests in the reply. Zero
+        /// requests no bytes.
         pub inline_limit: u32,
     }
 }
@@ -104,9 +104,9 @@ record! {
     }
 }
 
-/// Adds the bytes of a file to an encoded [`OpenReply`]. Its last two fields,
-/// `inline` and `directory`, must be `None`. Like the attributes of a directory, the bytes are not
-/// part of the stored reply.
+/// Adds the bytes of a file to an encoded [`OpenReply`]. The last two fields of the reply, `inline`
+/// and `directory`, must be `None`. Like the attributes of a directory, the bytes are not part of
+/// the stored reply.
 ///
 /// # Panics
 /// Panics if the reply does not end with two empty fields.
@@ -135,8 +135,8 @@ record! {
         /// reserved space or a failed write. Zero means that no chunk file extends beyond the end
         /// of the file.
         pub reach: u64,
-        /// Generation of the file's pattern, if the inline component of the file ends because the
-        /// client has created the file and has written the first bytes of the file to storage.
+        /// Generation of the file's pattern, if this report ends the inline component of the file:
+        /// the client has created the file, and has written the file's first bytes to storage.
         /// `None` means that the pattern stays unchanged.
         pub ends_inline: Option<u32>,
     }

@@ -155,7 +155,7 @@ record! {
         pub to_name: Bytes,
         /// Whether the request fails if the new name exists.
         pub no_replace: bool,
-        /// If this field is set, the target leaves a character device with device number 0 at the
+        /// If this field is set, the target creates a character device with device number 0 at the
         /// old name. Overlay file systems use such a device as a whiteout, which hides the name in
         /// a lower layer.
         pub whiteout: Option<NewInode>,

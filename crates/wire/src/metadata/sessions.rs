@@ -146,8 +146,9 @@ record! {
         pub pattern: Option<StripePattern>,
         /// Truncate generation in the original reply, if the original request was an open that
         /// truncated the file. Zero for all other changes. The target does not truncate the file
-        /// again. If the file is empty, the target gives it this generation, because the lost
-        /// truncation had removed nothing, and later changes of all clients name the generation.
+        /// again. If the file is empty, the target sets the file's truncate generation to this
+        /// value, because the lost truncation had removed nothing, and later changes of all clients
+        /// name this generation.
         pub truncate_generation: u64,
     }
 }

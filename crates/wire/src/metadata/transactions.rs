@@ -152,8 +152,8 @@ record! {
 
 record! {
     /// Asks a participant whether it still has a prepared transaction. The participant replies
-    /// after the prepared transaction is durable. If the participant does not have it, it durably
-    /// refuses to prepare the transaction later. Idempotent.
+    /// after the prepared transaction is durable. If the participant does not have the prepared
+    /// transaction, it durably refuses to prepare the transaction later. Idempotent.
     pub struct ConfirmPrepared {
         /// The transaction.
         pub transaction: TransactionId,
@@ -262,9 +262,9 @@ record! {
 
 record! {
     /// An administrator's decision on a transaction. An administrator sends this request if the
-    /// coordinator never comes back, or if the target cannot carry out the coordinator's decision.
-    /// The target refuses this request with `InUse` while it can still expect a decision from the
-    /// coordinator. The target replies after the decision is applied and durable.
+    /// coordinator will never run again, or if the target cannot carry out the coordinator's
+    /// decision. The target refuses this request with `InUse` while it can still expect a decision
+    /// from the coordinator. The target replies after the decision is applied and durable.
     pub struct ResolveTransaction {
         /// The transaction.
         pub transaction: TransactionId,
