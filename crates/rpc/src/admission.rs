@@ -63,8 +63,8 @@ pub struct Ticket {
 
 impl Ticket {
     /// Checks that the process has at most its maximum number of connections, including the new
-    /// connection. The accepting side calls this function in the handshake, so that the peer gets
-    /// the error.
+    /// connection. The accepting side calls this function in the handshake, so that the peer
+    /// receives the error.
     ///
     /// # Errors
     /// `NotReady` if the process has too many connections.
@@ -134,9 +134,9 @@ impl Admission {
         self.under_way.borrow().len()
     }
 
-    /// Returns a ticket for a new connection, or `None` if the caller must close it. If too many
-    /// handshakes are under way, shuts down the connection of the oldest handshake, provided that
-    /// this handshake has run for `HANDSHAKE_GRACE`.
+    /// Returns a ticket for a new connection, or `None` if the caller must close the connection. If
+    /// too many handshakes are under way, shuts down the connection of the oldest handshake,
+    /// provided that this handshake has run for `HANDSHAKE_GRACE`.
     pub fn admit(self: &Rc<Self>, stream: &TcpStream) -> Option<Ticket> {
         let refused = |problem: &str| {
             self.refusals.note(stream.peer(), problem);

@@ -142,7 +142,8 @@ impl Drop for LentBuffer<'_> {
         if let Some(pending) = self.connection.pending.borrow_mut().get_mut(&self.tag) {
             pending.into = pending.into.take().map(|into| Buf::new(into.len()));
         }
-        // After the end of the thread's event loop, no task can run.
+        // After the end of the thread's event loop, no task can run, so this function starts no
+        // task.
         if self.connection.receiving.get() == Some(self.tag) && skep_env::is_running() {
             let (connection, tag) = (Rc::clone(self.connection), self.tag);
             skep_env::spawn(async move {

@@ -30,7 +30,7 @@ use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Notifies the threads that serve connections that the process must end idle connections.
+/// Wakes the threads that serve connections when the process must end idle connections.
 static NEEDED: LazyLock<SharedNotify> = LazyLock::new(SharedNotify::default);
 
 /// Number of connections that this process has ended because they were idle.
@@ -164,8 +164,8 @@ pub(crate) fn add(connection: &Rc<PeerUse>) {
 /// Ends connections of this thread after each call of [`need_connections`].
 async fn end_when_needed() {
     loop {
-        // The caller misses a notification before this call. The process repeats its notification
-        // as long as it needs connections.
+        // A notification that arrives before this call is lost, but the process repeats the
+        // notification as long as it needs connections.
         NEEDED.wait().await;
         let count = SERVED.with_borrow_mut(|served| served.end_oldest(skep_env::now()));
         ENDED.fetch_add(count as u64, Ordering::Relaxed);

@@ -27,7 +27,7 @@ pub(crate) const EARLY_HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
 /// Maximum length of a handshake body. An unauthenticated peer must not cause larger allocations.
 pub(crate) const MAX_HANDSHAKE_BODY_BYTES: u32 = 4096;
 /// Size of the read-ahead buffer of a connection whose peer has not authenticated yet. A whole
-/// handshake body fits.
+/// handshake body fits into this buffer.
 pub(crate) const HANDSHAKE_BUFFER_BYTES: usize = 4096;
 /// Maximum number of handshakes that a process runs concurrently. Each handshake needs a file
 /// descriptor and about 8 KiB of memory.
@@ -42,8 +42,8 @@ pub(crate) const HANDSHAKE_GRACE: Duration = Duration::from_millis(250);
 /// Divisor of the process's limit of file descriptors. Connections use at most this limit divided
 /// by `CONNECTIONS_SHARE`. The rest stays free for files.
 pub(crate) const CONNECTIONS_SHARE: u64 = 2;
-/// Number of tenths of the limit on connections above which a process ends idle connections of its
-/// clients.
+/// A process ends idle connections of its clients if it has more than this number of tenths of its
+/// maximum number of connections.
 pub(crate) const FEW_CONNECTIONS_LEFT_TENTHS: u64 = 9;
 /// Minimum interval between two requests to the threads of a process to end idle connections. A
 /// thread needs a few milliseconds to search tens of thousands of connections for idle connections.
@@ -85,12 +85,12 @@ pub(crate) const MAX_LONG_BUFFERS: usize = 1024;
 /// gets the smaller buffer again. With a higher number, unused long buffers cost memory; with a
 /// lower number, each burst of frames costs an additional receive.
 pub(crate) const SHORT_RECEIVES: u32 = 16;
-/// After a frame with at least this much bulk data, the receiver reads only
+/// After a frame with at least this number of bytes of bulk data, the receiver reads only
 /// [`BULK_READ_AHEAD_BYTES`] ahead. Copying a full read-ahead buffer would be expensive compared
 /// with the receive of such a frame.
 pub(crate) const BULK_BYTES: u32 = 64 << 10;
 /// Bytes that the receiver reads ahead after a frame with much bulk data. The next header and the
-/// checksums of 1 MiB fit, so that one receive reads both.
+/// checksums of 1 MiB fit into this length, so that one receive reads both.
 pub(crate) const BULK_READ_AHEAD_BYTES: usize = 4096;
 /// Time without a request after which a client ends a connection to a target. The time is long
 /// enough that the next request seldom needs a new connection, which takes three round trips. The

@@ -74,7 +74,8 @@ struct Losses {
 }
 
 impl Losses {
-    /// Notes the lost targets in `map`, and marks the targets in `map` that were lost earlier.
+    /// Records the lost targets in `map`, and marks the targets in `map` that an earlier map had
+    /// marked as lost.
     fn note(&mut self, map: &mut ClusterMap) {
         self.known.extend(lost_targets(map));
         self.unmarked.clear();
@@ -313,7 +314,7 @@ mod tests {
         assert_eq!(cell.needed(), MapVersion::new(0));
     }
 
-    /// Management was restored from a backup that is older than the mark.
+    /// Management was restored from a backup that is older than the mark of the lost target.
     #[test]
     fn target_stays_lost_under_the_map_of_a_restored_management() {
         let target = TargetId::new(3);

@@ -146,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numeric_job_ids_stay_and_other_job_ids_become_checksums() {
+    fn numeric_job_names_are_ids_and_other_names_give_checksums() {
         for (name, number) in [("4711", 4711), ("123.server-1", 123), ("77[5].pbs", 77)] {
             assert_eq!(job_number(name.as_bytes()), number, "{name}");
         }

@@ -66,12 +66,13 @@ impl RepeatedRequest {
     /// Handles a failed attempt to send the request. Logs the outage as soon as it has lasted for
     /// [`WORTH_A_LINE`].
     pub(crate) fn failed(&mut self, group: GroupId, error: &Error, now: Duration) {
-        // All threads share the table, so format the error before the lock.
+        // All threads share the table, so format the error before the thread takes the lock.
         let text = error.to_string();
         let mut failing = failing();
         if self.group != Some(group) {
             if self.group.is_some() {
-                // The request waited for another group until now.
+                // The request waited for another group until now, so its wait for `group` begins
+                // now.
                 self.began = now;
             }
             self.leave(&mut failing);

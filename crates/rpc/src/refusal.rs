@@ -45,7 +45,7 @@ pub(crate) fn judge(error: Error, address: &str, identity: &Identity) -> Error {
         _ => {}
     }
     let context = if error.code() == ErrorCode::AuthenticationFailed {
-        // The reason is at the end of the text, because reports cut long texts at their end.
+        // The reason is at the end of the text, because reports truncate long texts.
         format!(
             "the service at {address} refuses the token of this process; give this process the \
              newest token, which `skep cluster token` on the management host prints: {error}"
@@ -60,8 +60,9 @@ pub(crate) fn judge(error: Error, address: &str, identity: &Identity) -> Error {
 }
 
 /// Returns the error that the caller gets if it cannot connect to a member of its own group.
-/// `NotReady` becomes `Disconnected`: the process of the member has too many connections, but its
-/// service does not stop. A member sends `NotReady` in a reply only if its service stops.
+/// `NotReady` becomes `Disconnected`, because a process refuses a connection with `NotReady` if it
+/// has too many connections. In a reply of a member, `NotReady` means that the member's service
+/// stops.
 pub(crate) fn of_member(error: Error) -> Error {
     match error.code() {
         ErrorCode::NotReady => {

@@ -29,8 +29,8 @@ use std::time::Duration;
 /// Maximum number of causes in a table: ten kinds of requests of six users to 64 targets. Including
 /// the histograms of durations, a table has at most 4 MB.
 const MAX_CAUSES: usize = 4096;
-/// Maximum number of programs that query the load at the same time. Of further programs, the mount
-/// counts the requests.
+/// Maximum number of programs that query the load at the same time. If more programs query the
+/// load, the mount also counts the requests of the further programs.
 const MAX_ASKERS: usize = 16;
 
 /// The cause of requests, and the target that received them.
@@ -146,7 +146,7 @@ impl Askers {
     }
 }
 
-/// Leaves the requests of an operation of the calling thread out of the load until the value is
+/// Excludes the requests of one operation of the calling thread from the load until the value is
 /// dropped.
 #[derive(Debug)]
 pub struct UncountedOperation(u32);

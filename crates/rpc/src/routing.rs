@@ -342,7 +342,8 @@ impl Router {
                 facts.reply_lost.set(true);
             }
         }
-        // The texts of some errors from a target begin with the name of the target already.
+        // Add the name of the target to the text of the error, unless the text begins with this
+        // name already.
         let names_target =
             |error: &Error| error.context().starts_with(&format!("target {target} "));
         result.map_err(|error| match names_target(&error) {

@@ -137,8 +137,8 @@ impl Secret {
 pub struct HeldSecret {
     /// The secret.
     pub secret: Secret,
-    /// Whether the secret was revoked for nodes that have not joined yet. A secret of this kind
-    /// still proves the membership of nodes that have a node id.
+    /// Whether the secret was revoked for nodes that have not joined yet. A closed secret still
+    /// proves the membership of nodes that have a node id.
     pub is_closed: bool,
 }
 

@@ -246,7 +246,8 @@ mod tests {
             parts.push(MessagePart::Bytes(frame));
             parts.push(MessagePart::Bytes(vec![byte(index + 1); *data]));
         }
-        // The sockets may be too small for all frames.
+        // The buffers of the sockets may be too small for all frames, so a separate task sends the
+        // frames.
         let sender = sender.clone();
         let sending = spawn(async move { sender.send(parts).await });
         for (index, lengths) in frames.iter().enumerate() {
@@ -313,7 +314,8 @@ mod tests {
         let pairs: Vec<_> =
             lengths.iter().flat_map(|first| lengths.iter().map(move |it| (*first, *it))).collect();
         block_on(async move {
-            // A thread may have all its long buffers already.
+            // The test covers a thread without long buffers, and a thread that has all its long
+            // buffers.
             for long_buffers in [0, MAX_LONG_BUFFERS] {
                 LONG_BUFFERS.set(long_buffers);
                 let (sender, mut reader) = connect().await;

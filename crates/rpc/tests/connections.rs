@@ -136,7 +136,7 @@ fn waiting_request_is_not_sent_after_the_node_id_changes() {
         let cell = MapCell::new(ClusterMap::empty(ClusterId::default()), NodeId::new(5));
         let identity = identity(1, &Secrets::generate());
         let router = Router::new(identity, Channel::NONE, Arc::clone(&cell));
-        // No cluster map contains the group, so the call waits for a newer map.
+        // The cluster map does not contain the group, so the call waits for a newer map.
         let call = spawn(async move {
             let options = CallOptions { only_as: Some(NodeId::new(5)), ..CallOptions::default() };
             router.call(GroupId::new(1), &read(0, 1), options).await.map(|_| ())

@@ -234,7 +234,8 @@ fn error_names_a_missing_leader_if_the_last_attempt_is_late() {
         let error = ask(&management, 350).await.unwrap_err();
         assert_eq!(error.code(), ErrorCode::NotLeader, "{error}");
         assert!(error.context().contains("management has no leader"), "{error}");
-        // Without a refusal, the error has the whole time of the request.
+        // If no member has refused the request, the error names the whole time limit of the
+        // request.
         let silent = self::management(&secrets, &[&stopped]);
         let error = ask(&silent, 300).await.unwrap_err();
         assert_eq!(error.code(), ErrorCode::TimedOut, "{error}");

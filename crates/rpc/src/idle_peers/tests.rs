@@ -86,7 +86,7 @@ fn oldest_idle_connections_of_clients_end_first() {
     .unwrap();
 }
 
-/// The request may wait for a lock of another client.
+/// A request without a reply may wait for a lock of another client, so its connection must stay.
 #[test]
 fn connection_with_an_unanswered_request_does_not_end() {
     block_on(async {
@@ -104,7 +104,7 @@ fn connection_with_an_unanswered_request_does_not_end() {
     .unwrap();
 }
 
-/// The client sends the request again on another connection.
+/// The service may drop the request, because the client sends it again on another connection.
 #[test]
 fn request_in_flight_when_its_connection_ends_is_dropped() {
     block_on(async {
@@ -133,7 +133,7 @@ fn list_of_connections_does_not_grow_with_ended_connections() {
     .unwrap();
 }
 
-/// The thread that accepts connections does not serve connections.
+/// The thread that accepts connections does not serve them, so it must wake all serving threads.
 #[test]
 fn each_thread_ends_idle_connections_on_request() {
     let serve = || {

@@ -15,8 +15,9 @@ use skep_wire::management::RemoveTarget;
 /// the future when the node leaves.
 pub(super) async fn report(management: &Management, cell: &MapCell) {
     let refusals = LineLimit::default();
-    // Retry: the node reports such a target every 5 s until management has marked or removed the
-    // target. Management may first have to receive a heartbeat that shows the target as down.
+    // Retry: the node reports each unmarked lost target every 5 s until management has marked or
+    // removed the target. Management may first have to receive a heartbeat that shows the target as
+    // down.
     loop {
         let change = cell.wait_for_change();
         let unmarked = cell.unmarked_losses();

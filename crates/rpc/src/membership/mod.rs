@@ -222,9 +222,10 @@ impl Membership {
         }
     }
 
-    /// Registers one more target of a registered node. Used if an administrator has added the
-    /// target, or if the directory of the target could not be opened when the node started. `group`
-    /// is the last known group of the target; zero means unknown. Returns the target's id.
+    /// Registers one more target of a registered node. A service calls this function if an
+    /// administrator has added the target, or if the directory of the target could not be opened
+    /// when the node started. `group` is the last known group of the target; zero means unknown.
+    /// Returns the target's id.
     ///
     /// # Errors
     /// - `NotReady` if the node itself is not registered yet.

@@ -190,7 +190,8 @@ async fn client_with_a_held_call() -> (Rc<Client>, skep_env::Task<()>) {
     (client, call)
 }
 
-/// The request may wait for a lock or for a notification.
+/// A request without a reply may wait for a lock or for a notification, so its connection must
+/// stay.
 #[test]
 fn request_without_a_reply_keeps_its_connection() {
     block_on(async {
@@ -203,7 +204,8 @@ fn request_without_a_reply_keeps_its_connection() {
     .unwrap();
 }
 
-/// The service may still execute the request of a program that was killed.
+/// The service may still execute the request of a killed program, so the connection must stay until
+/// the reply.
 #[test]
 fn cancelled_request_keeps_its_connection_until_the_reply() {
     block_on(async {
