@@ -52,7 +52,7 @@ fn owner(options: &Options, source: &Metadata) -> (Option<Uid>, Option<Gid>) {
     }
 }
 
-/// Returns the mode for a copy whose owner and group are those in `copy`.
+/// Returns the mode for a copy. `copy` contains the owner and the group of the copy.
 fn mode(source: &Metadata, copy: &Metadata) -> u32 {
     let mut mode = source.mode() & 0o7777;
     if !source.is_dir() {
@@ -73,7 +73,7 @@ pub(crate) fn are_equal(options: &Options, source: &Metadata, copy: &Metadata) -
     has_owner && copy.mode() & 0o7777 == mode(source, copy)
 }
 
-/// Gives an open copy all attributes of its source. `is_clean` means that the copy is new and has
+/// Sets all attributes of the source on an open copy. `is_clean` means that the copy is new and has
 /// inherited no access control list from its directory.
 pub(crate) fn copy(
     options: &Options,
@@ -116,8 +116,8 @@ fn allowed(changed: rustix::io::Result<()>) -> Result<(), Failure> {
     }
 }
 
-/// Gives a link, FIFO, socket or device its owner, access control list, mode and times. `copy` is
-/// open with `O_PATH`, so the changes go to the right entry even if a program replaces the name.
+/// Sets owner, access control list, mode and times of a copied link, FIFO, socket or device. `copy`
+/// is open with `O_PATH`, so the changes go to the right entry even if a program replaces the name.
 /// `is_clean` means that the copy has inherited no access control list from its directory.
 pub(crate) fn copy_special(
     options: &Options,
@@ -144,7 +144,7 @@ pub(crate) fn copy_special(
     set.map_err(Failure::of("set the times of the copy"))
 }
 
-/// Whether a copy gets the extended attribute `name`. Attributes that belong to the source's file
+/// Whether the extended attribute `name` is copied. Attributes that belong to the source's file
 /// system, such as labels, signatures and stripe patterns, are not copied.
 fn is_copied(name: &[u8]) -> bool {
     const LUSTRE: [&[u8]; 7] = [b"lov", b"lma", b"lmv", b"link", b"fid", b"som", b"hsm"];
@@ -247,9 +247,9 @@ pub(crate) fn are_extended_equal(source: &File, copy: &File) -> Result<bool, Fai
 /// Name of the extended attribute that contains the access control list of an entry.
 const LIST: &str = "system.posix_acl_access";
 
-/// Gives a FIFO, socket or device the access control list of its source. `path` and `source` are
-/// paths below `/proc/self/fd` of the open copy and of the open source. `is_clean` means that the
-/// copy has inherited no access control list from its directory.
+/// Copies the access control list of the source to a FIFO, socket or device. `path` and `source`
+/// are paths below `/proc/self/fd` of the open copy and of the open source. `is_clean` means that
+/// the copy has inherited no access control list from its directory.
 fn list_of_special(source: &str, path: &str, is_clean: bool) -> Result<(), Failure> {
     let mut value = vec![0_u8; VALUE_LIMIT];
     match getxattr(source, LIST, &mut value[..]) {
@@ -280,8 +280,8 @@ pub(crate) fn clear(copy: &File) -> Result<(), Failure> {
 
 /// Whether new entries inherit an access control list from a directory.
 pub(crate) fn gives_lists(directory: &File) -> bool {
-    // If the call fails for any other reason, assume that the directory has a default list. This
-    // assumption is safe, because the caller checks each new entry.
+    // If the call fails with an unexpected error, assume that the directory has a default list.
+    // This assumption is safe, because the caller checks each new entry.
     let found = fgetxattr(directory, "system.posix_acl_default", &mut [0_u8; 0]);
     !matches!(found, Err(Errno::NODATA | Errno::OPNOTSUPP))
 }

@@ -32,8 +32,8 @@ pub struct Options {
     pub owners: bool,
     /// In copies from an object store, also set owners, groups and the setgid bits of directories
     /// from the metadata of the objects. All users who may write to the bucket choose these values.
-    /// Otherwise a copy by root gets the owner and the group of the directory above the
-    /// destination.
+    /// If this field is not set, a copy by root gets the owner and the group of the directory above
+    /// the destination.
     pub store_owners: bool,
     /// Copy extended attributes and access control lists.
     pub xattrs: bool,
@@ -44,8 +44,9 @@ pub struct Options {
 impl Options {
     /// Returns whether this process skips an entry that already has a complete copy.
     /// `by_earlier_part` is true if an earlier part of a copy by several hosts creates the entry.
-    /// Without `resume`, the last part skips only such entries. No earlier part gives a large file
-    /// its name, so an existing large file is from before this copy.
+    /// Without `resume`, the last part skips only entries that an earlier part creates. No earlier
+    /// part renames a large file to its final name, so an existing large file is older than this
+    /// copy.
     pub(crate) fn skips_complete(&self, by_earlier_part: bool) -> bool {
         self.resume || (self.part == Part::Finish && by_earlier_part)
     }

@@ -115,7 +115,8 @@ impl Bytes<'_> {
     }
 
     /// Copies at most `len` bytes with `copy_file_range`, and returns their number. Returns 0 if
-    /// the file systems do not support this. The caller then copies these bytes through memory.
+    /// the file systems do not support `copy_file_range`. The caller then copies these bytes
+    /// through memory.
     fn offload(&mut self, at: u64, len: usize) -> Result<usize, Failure> {
         self.pace.take(len as u64);
         let (mut from, mut to) = (at, at);

@@ -88,8 +88,8 @@ pub(crate) fn shown(path: &Path) -> String {
 
 /// Returns a path like [`shown`], without its middle if it is longer than a path that the kernel
 /// accepts in one call. Users can create paths of half a megabyte, and a million entries below one
-/// of them, which would fill memory or the disk of a log. `\...` stands for the middle. It differs
-/// from every name, because a backslash in a name is shown as two backslashes.
+/// of them, which would fill memory or the disk of a log. `\...` stands for the middle. This text
+/// differs from every name, because a backslash in a name is shown as two backslashes.
 pub(crate) fn shown_shortened(path: &Path) -> String {
     /// Number of bytes that are shown from the start of a long path, and also from its end. Twice
     /// this number is `PATH_MAX`.

@@ -81,10 +81,10 @@ fn copy_bytes(directory: &Directory, files: Files<'_>, version: Version) -> Resu
     data::copy(files, 0..version.len, is_sparse, &context.pace, copied)
 }
 
-/// Checks a file that a previous run has copied. Compares its bytes with the source if the user
-/// requests this, and sets its attributes if they differ. Returns `false` if the attributes differ
-/// and the file may belong to another user or to another copy (`is_own` is false). Then the file
-/// must be copied again.
+/// Checks a file that a previous run has copied. Compares the bytes of the file with the source if
+/// the user requests verification, and sets the attributes of the file if they differ. Returns
+/// `false` if the attributes differ and the file may belong to another user or to another copy
+/// (`is_own` is false). In this case the caller must copy the file again.
 pub(crate) fn check_existing(
     directory: &Directory,
     entry: &Entry,

@@ -1,20 +1,20 @@
 //! A copy by several hosts: starts a process for each part of the copy, and merges the results of
 //! the processes.
 //!
-//! The process that the user starts copies nothing itself. Here it is called the coordinator. It
-//! first starts a process that creates the directories and begins the large files. Then each host
-//! copies a share of the entries ([`crate::shares`]). A last process checks every entry, and copies
-//! the missing entries. If the last process succeeds, the result is the same as that of a copy by
-//! one host.
+//! The process that the user starts is called the coordinator here, and copies nothing itself. The
+//! coordinator first starts a process that creates the directories and begins the large files. Then
+//! each host copies a share of the entries ([`crate::shares`]). A last process checks every entry,
+//! and copies the missing entries. If the last process succeeds, the result is the same as that of
+//! a copy by one host.
 //!
 //! A process prints its progress and its result as [`Message`]s, with one JSON value per line.
 //! Every [`HEARTBEAT`], the coordinator sends a line to the standard input of each process. A
 //! process ends itself if it gets no line for [`LEASE`], or if its input ends.
 //!
 //! # Invariants
-//! - The coordinator gives a share to a second host only when the first process cannot copy it any
-//!   more. This is certain when the ssh session or job step has shown that this process has ended,
-//!   or when its lease has run out.
+//! - The coordinator assigns a share to a second host only when the process on the first host
+//!   cannot write any more: the ssh session or job step has shown that this process has ended, or
+//!   the lease of the process has run out.
 //! - The last part begins only when all shares have ended, and none of them has ended early.
 //!
 //! The invariants concern several processes over time, so no function here can check them.
@@ -25,10 +25,11 @@
 //! lease.
 //!
 //! # Hazard: a host that is frozen
-//! When a frozen host runs again after the lease, the process on it ends itself. Before its watch
-//! thread runs, its other threads may write for a moment. They write either to their own temporary
-//! files, or bytes of the same version of the source to an incomplete copy. These writes do harm
-//! only if the copy was completed and then changed in the meantime.
+//! When a frozen host runs again after the lease, the process on it ends itself. Before the watch
+//! thread of the process runs, the other threads of the process may write for a moment. These
+//! threads write either to their own temporary files, or bytes of the same version of the source to
+//! an incomplete copy. These writes do harm only if the copy was completed and then changed in the
+//! meantime.
 
 use crate::outcome::{Outcome, Progress};
 use crate::shares::{Part, Share};
@@ -83,9 +84,9 @@ pub struct Hosts<'a> {
     /// Explains why a process ended without a result. Gets the host, the exit status and the error
     /// output of the process.
     pub explain: &'a (dyn Fn(&str, ExitStatus, &str) -> Lost + Sync),
-    /// Returns the next line for the standard input of a process, without the line feed. It may be
-    /// empty. It may also contain credentials, because these must not appear in a command line or a
-    /// log.
+    /// Returns the next line for the standard input of a process, without the line feed. The line
+    /// may be empty. The line may also contain credentials, which must not appear in a command line
+    /// or a log.
     pub line: &'a (dyn Fn() -> String + Sync),
 }
 
@@ -116,7 +117,7 @@ pub struct HostOutcome {
     pub files: u64,
     /// Number of bytes that the host has copied.
     pub bytes: u64,
-    /// The reason why the host has failed. Other hosts have then copied its share.
+    /// The reason why the host has failed. Other hosts then copy the host's share.
     pub problem: Option<String>,
 }
 
@@ -240,8 +241,8 @@ impl Run<'_> {
     }
 
     /// Copies all shares, with at most one share on each host at a time. If a host fails, another
-    /// one gets its share. The number of rounds is bounded, because in each round a share ends or a
-    /// host fails.
+    /// host copies its share. The number of rounds is bounded, because in each round a share ends
+    /// or a host fails.
     fn shares(&mut self) -> Result<Vec<Outcome>> {
         let has_large = self.ended.large > 0;
         let count = u32::try_from(self.alive().len()).unwrap_or(u32::MAX);

@@ -19,8 +19,8 @@ use std::fs::File;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
-/// Maximum number of files with several names that a run remembers at the same time. Each needs
-/// about 300 bytes of memory. A file is forgotten when all its names have been found.
+/// Maximum number of files with several names that a run remembers at the same time. Each of these
+/// files needs about 300 bytes of memory. A file is forgotten when all its names have been found.
 const MOST_FILES: usize = 8 << 20;
 /// Maximum number of names of one file that wait for its copy.
 const MOST_WAITING: usize = 1 << 20;

@@ -114,7 +114,7 @@ impl Partial {
     }
 
     /// Removes the list and the incomplete copy, so that no later run uses the pieces. Ignores
-    /// errors, because the caller reports the error that made this necessary.
+    /// errors, because the caller reports the error that made the removal necessary.
     pub(crate) fn discard(&self, parent: &File) {
         for name in [&self.list_name, &self.name] {
             let _ = unlinkat(parent, name, AtFlags::empty());

@@ -70,7 +70,7 @@ pub type IsWritten = fn(&File) -> io::Result<bool>;
 pub struct Options {
     /// Number of threads.
     pub threads: usize,
-    /// Entries are removed if they are at least as old as this.
+    /// Minimum age of the entries that the purge removes.
     pub older_than: Duration,
     /// The times from which the age counts.
     pub age: AgeBasis,
@@ -83,8 +83,8 @@ pub struct Options {
     /// Maximum number of removals per second of all threads together. `None` means no limit.
     pub files_per_second: Option<u64>,
     /// Maximum share of the files below the directory that a purge removes, in percent. If a larger
-    /// share of them is old, it removes none. With 100, the purge does not count the files before
-    /// the removal.
+    /// share of the files is old, the purge removes no file. With 100, the purge does not count the
+    /// files before the removal.
     pub max_share: u64,
     /// The function that finds files that a program has open for writing. Such files stay. `None`
     /// means that the file system cannot report them, so that no file stays for this reason.
@@ -233,9 +233,9 @@ impl Top {
 /// `Break`, each thread completes the entry that it is working on, with its line in the log, and
 /// the purge ends.
 ///
-/// The age of a file is measured by the clock of the file system, if the file system shows it, and
-/// otherwise by the clock of this host. Unless `max_share` is 100, a first pass counts the files,
-/// and a second one removes them.
+/// The age of a file is measured by the clock of the file system, if the file system shows this
+/// clock, and otherwise by the clock of this host. Unless `max_share` is 100, a first pass counts
+/// the files, and a second pass removes them.
 ///
 /// # Errors
 /// - `LimitReached` if more files would be removed than `max_share` allows. Then no file was

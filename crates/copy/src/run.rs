@@ -62,14 +62,14 @@ pub fn copy(pairs: &[Pair], options: &Options, report: &dyn Fn(&Progress)) -> Re
     let walk = Walk { context: context.clone(), links: Links::default(), tops: destinations };
     let run = Run { walk };
     let mut work = Vec::new();
-    // If this fails, nothing was copied, so the directories that are open must not be changed when
-    // they are dropped.
+    // If `begin` fails, nothing was copied, so the drop of the open directories must not change
+    // them.
     let locks = run.begin(&tops, &mut work).inspect_err(|_| context.stop())?;
     let report_progress = || report(&context.counters.progress(begin.elapsed()));
     work_off(work, options.threads, |unit| run.work(unit), report_progress);
     drop(locks);
-    // The copy may have ended early. Directories of names that still wait are then dropped without
-    // a report.
+    // If the copy has ended early, the directories of names that still wait are dropped without a
+    // report.
     run.walk.links.forget();
     drop(run);
     for it in &tops {
@@ -86,8 +86,8 @@ pub fn copy(pairs: &[Pair], options: &Options, report: &dyn Fn(&Progress)) -> Re
 pub(crate) fn raise_descriptor_limit() {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     if current != maximum {
-        // If this fails, only the copy of very deep trees fails, and the copy reports this as a
-        // problem.
+        // If `setrlimit` fails, only the copy of very deep trees fails, and the copy reports this
+        // failure as a problem.
         let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
     }
 }
@@ -214,8 +214,9 @@ fn top(context: &Arc<Context>, number: usize, pair: &Pair) -> Result<Top> {
     Ok(Top { parent, entry: Entry { name: name.to_owned(), copy_name }, kind })
 }
 
-/// For a source that is not a directory, removes the incomplete copies of it that killed runs have
-/// left beside its copy. If `options.sync` is set, also syncs the directory that contains the copy.
+/// For a source that is not a directory, removes the incomplete copies of the source that killed
+/// runs have left beside the copy. If `options.sync` is set, also syncs the directory that contains
+/// the copy.
 fn finish_top(context: &Context, top: &Top) -> std::result::Result<(), Failure> {
     let Some(destination) = top.parent.destination.as_ref() else { return Ok(()) };
     if context.options.is_dry_run || context.is_stopped() {

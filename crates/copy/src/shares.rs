@@ -11,7 +11,8 @@
 //!   the order of a listing, nor on other entries.
 //! - If two shares have pieces of the same file, their numbers of pieces differ by at most one.
 //!
-//! The invariants compare all shares of a copy, and each process has only one of them.
+//! The invariants compare all shares of a copy, and each process has only one share, so no function
+//! can check them.
 //!
 //! Held by the tests `each_entry_and_piece_has_exactly_one_share`,
 //! `keys_of_entries_are_the_same_in_every_program_version` and

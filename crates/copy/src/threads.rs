@@ -1,7 +1,8 @@
 //! The threads of a walk over a tree, and their queue of work.
 //!
-//! Threads take the newest unit of work first. So they finish a directory before they open the next
-//! directory beside it, few directories are open at the same time, and the queue stays short.
+//! Threads take the newest unit of work first. So the threads complete a directory before they open
+//! the next directory beside it. Few directories are open at the same time, and the queue stays
+//! short.
 
 use std::sync::{Condvar, Mutex};
 use std::time::{Duration, Instant};

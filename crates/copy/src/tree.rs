@@ -44,8 +44,8 @@ pub(crate) struct Directory {
     pub(crate) source: File,
     /// The attributes of the directory before it was listed.
     pub(crate) before: Metadata,
-    /// The copy of the directory. `None` means that it does not exist. This occurs in a dry run
-    /// only.
+    /// The copy of the directory. `None` means that the copy does not exist, which occurs in a dry
+    /// run only.
     pub(crate) destination: Option<Destination>,
     /// Whether the copy of an entry has failed. If so, incomplete copies in the directory are not
     /// removed.

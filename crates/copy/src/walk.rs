@@ -46,7 +46,7 @@ enum Role {
     Entry,
     /// Begin a large file, or copy some of its pieces.
     Pieces,
-    /// Nothing, because another process of the copy has this entry.
+    /// Nothing, because another process of the copy copies this entry.
     None,
 }
 

@@ -7,8 +7,8 @@ use crate::outcome::Counters;
 use skep_s3::checksum::Crc;
 use skep_s3::store::Head;
 
-/// Returns the CRC-32C of an object. It comes from the service, or is computed from the object's
-/// bytes.
+/// Returns the CRC-32C of an object. The service returns the checksum, or this function computes it
+/// from the object's bytes.
 pub(super) fn checksum(
     context: &Context,
     pair: &Pair<'_>,

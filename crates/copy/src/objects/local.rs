@@ -67,8 +67,8 @@ pub(super) struct Folder<'a> {
     /// Whether the copy of an entry has failed. If so, incomplete copies in the directory are not
     /// removed.
     pub(super) has_failed: AtomicBool,
-    /// The name of the copy, if the source is a single object. Then this is the directory that
-    /// contains the copy.
+    /// The name of the copy, if the source is a single object. In this case the folder is the
+    /// directory that contains the copy.
     only: Option<OsString>,
 }
 

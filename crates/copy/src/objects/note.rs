@@ -74,8 +74,9 @@ impl Note {
 }
 
 /// Returns the identity of a copy: its source, as text. `directory` is the source, or the directory
-/// that contains it. Different hosts of a copy see the same directory. Without the time of its
-/// creation, directories of the same path on two hosts could look equal.
+/// that contains it. Different hosts of a copy see the same directory. The identity contains the
+/// creation time of this directory, because two hosts may have different directories with the same
+/// path.
 pub(super) fn identity(path: &Path, directory: &Metadata) -> String {
     let created = directory.created().ok().and_then(|it| it.duration_since(UNIX_EPOCH).ok());
     let created = created.map_or(0, |it| it.as_nanos());

@@ -30,8 +30,8 @@ use std::os::unix::fs::FileExt;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
-/// Returns the length of the parts of a file. The length is `wanted`. If this would give too many
-/// parts, it is the smallest sufficient number of whole MiB.
+/// Returns the length of the parts of a file. The length is `wanted`, unless the file would have
+/// too many parts. In this case, the length is the smallest sufficient number of whole MiB.
 pub(super) fn part_len(len: u64, wanted: u64) -> u64 {
     let least = len.div_ceil(MOST_PARTS).next_multiple_of(1 << 20);
     wanted.max(least)

@@ -1,4 +1,4 @@
-//! The units of work that copy one large object or file. A unit takes one index after the other
+//! The units of work that copy one large object or file. A unit takes one index after another,
 //! until no index is left or a unit has failed. So all threads can work on the same object.
 //!
 //! The modules [`super::parts`] and [`super::pieces`] define the part of the object or file for

@@ -14,7 +14,7 @@ use std::os::fd::AsFd;
 /// The times from which a purge counts the age of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AgeBasis {
-    /// The newer time: that of the last modification or that of the last change of attributes.
+    /// The newer of two times: the last modification, and the last change of attributes.
     Change,
     /// The time of the last modification.
     Modification,

@@ -1,7 +1,7 @@
-//! Patterns for the entries that a purge leaves alone. This module does no I/O.
+//! Patterns for the entries that a purge must not remove. This module does no I/O.
 //!
 //! `*` stands for any bytes of a name, `?` for one byte, `[a-z]` for one byte of a set, and `**`
-//! for any bytes including `/`. A backslash takes the special meaning from the next byte. A pattern
+//! for any bytes including `/`. A backslash removes the special meaning of the next byte. A pattern
 //! without `/` is compared with the name of each entry. Any other pattern is compared with the path
 //! of the entry below the directory that is purged.
 //!
@@ -9,7 +9,7 @@
 //! only from the loss of files. So such patterns are refused.
 //!
 //! Users choose the names of their files. So the time of a comparison grows only with the product
-//! of the lengths of pattern and path, even for names that were made to be slow.
+//! of the lengths of pattern and path, even for names that a user has chosen to make it slow.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;

@@ -19,11 +19,11 @@ use std::time::Instant;
 /// The action of a pass on the entries that are old enough.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Action {
-    /// Count them, before another pass removes them.
+    /// Count the entries, before another pass removes them.
     Count,
-    /// Count and list them.
+    /// Count and list the entries.
     List,
-    /// Remove them.
+    /// Remove the entries.
     Remove,
 }
 

@@ -94,7 +94,8 @@ pub(crate) struct Totals {
     pub(crate) skipped: Skipped,
     all: Tally,
     /// The tallies of users. The key `None` stands for all users that have no key of their own
-    /// because there are too many users. In `tops`, it stands for all such directories.
+    /// because there are too many users. In `tops`, the key `None` stands for all directories
+    /// without a key of their own.
     users: HashMap<Option<u32>, Tally>,
     tops: HashMap<Option<OsString>, Tally>,
     /// The oldest entries so far. The first element of the heap is the youngest of them.

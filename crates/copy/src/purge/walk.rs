@@ -34,9 +34,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 const ENTRIES: usize = 32;
 
 /// Number of levels below the top at which a thread lists [`BATCH`] entries of a directory at a
-/// time. Below them it lists [`ENTRIES`]. Without the smaller batches, a user could create a tree
-/// in which each of 2048 levels has a batch of directories with long names, which wait in memory at
-/// the same time.
+/// time. At deeper levels, a thread lists [`ENTRIES`]. Without the smaller batches, a user could
+/// create a tree in which each of 2048 levels has a batch of directories with long names, which
+/// wait in memory at the same time.
 const WIDE_LEVELS: usize = 32;
 
 /// A unit of work for a thread.
@@ -68,7 +68,8 @@ pub(super) struct Directory {
 
 /// The result for one entry.
 enum Fate {
-    /// The entry was removed, is counted as one to remove, or had been removed by another program.
+    /// The entry was removed, is counted as an entry to remove, or had been removed by another
+    /// program.
     Removed,
     Stays,
     /// The entry is a directory, for which another unit of work is needed.
@@ -173,7 +174,8 @@ impl Directory {
         self.keeps_entry.store(true, Ordering::Relaxed);
     }
 
-    /// Opens a directory in this directory. `None` means that nothing below it is purged.
+    /// Opens a directory in this directory. `None` means that nothing in the opened directory is
+    /// purged.
     fn open(self: &Arc<Self>, name: &OsStr) -> Result<Option<Work>, Failure> {
         let skip = |count: fn(&mut Totals)| {
             self.keep_entry();

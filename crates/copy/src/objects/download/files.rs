@@ -130,7 +130,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Gives a complete file its attributes and its final name.
+    /// Sets the attributes of a complete file, and renames the file to its final name.
     fn publish(
         &self,
         folder: &Folder<'_>,

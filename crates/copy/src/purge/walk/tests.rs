@@ -78,7 +78,7 @@ fn directory_swapped_for_a_link_after_the_listing_is_not_opened() {
 #[test]
 fn purge_stays_in_a_directory_that_is_swapped_for_a_link() {
     let site = Site::new();
-    // The walk asks this function directly before it removes the file.
+    // The walk calls this function directly before it removes the file.
     let is_written: IsWritten = |file| {
         let path = fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
         let victim = path.parent().unwrap();

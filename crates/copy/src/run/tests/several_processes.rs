@@ -76,7 +76,7 @@ fn finish_part_copies_entries_that_no_host_has_copied() {
 }
 
 #[test]
-fn copy_continues_with_another_number_of_hosts() {
+fn interrupted_copy_continues_with_another_number_of_hosts() {
     let site = Site::new();
     fill(&site.source(""));
     add_large(&site);
