@@ -148,7 +148,7 @@ pub enum Command {
         /// The server.
         node: NodeId,
     },
-    /// Gives a server another name.
+    /// Renames a server.
     RenameServer {
         /// The server.
         node: NodeId,

@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_waiter_outside_the_cycle_is_not_refused() {
+    fn wait_outside_of_a_deadlock_cycle_is_not_refused() {
         let waits = waits(&[(1, &[4]), (4, &[1]), (8, &[1])]);
         assert!(!waits.gives_way(party(8), 8));
     }

@@ -10,8 +10,8 @@
 //! nothing.
 //!
 //! # Invariants
-//! - A group has at least one serving member, and its primary is one of them. Therefore no change
-//!   removes the last serving member.
+//! - A group has at least one serving member, and its primary is one of them. So no change removes
+//!   the last serving member.
 //! - The epoch rises by one with each change of the primary or of the serving members, and when a
 //!   member that does not serve is dropped or removed. With a restore of management, it rises by
 //!   far more ([`reopen`]). The epoch rises in no other case. Therefore a group has only one
@@ -24,12 +24,12 @@
 //! [`check_invariants`] asserts the invariants that a single state of a group can violate.
 //!
 //! # Undecided epochs
-//! Management that was restored from a backup does not have the last changes of a group. So it
-//! begins an undecided epoch, in which all members serve according to the map and none of them
-//! leads. Each member reports the end of its log and the last state of the group that it has
+//! Management that was restored from a backup does not have the last changes of a group. So
+//! management begins an undecided epoch, in which all members serve according to the map and no
+//! member leads. Each member reports the end of its log and the last state of the group that it has
 //! recorded. Management then chooses the primary ([`crate::losses`]). Any other change in an
-//! undecided epoch begins another undecided epoch. Otherwise a member that an administrator leaves
-//! alone would lead without a comparison.
+//! undecided epoch begins another undecided epoch. Otherwise, after an administrator has dropped
+//! all other members, the last member would lead without a comparison of the logs.
 //!
 //! # Hazard: late requests to mark a member as in sync
 //! Before a primary asks management to mark a member as in sync, it begins to delay each reply
@@ -103,7 +103,7 @@ pub fn check_reported_epoch(group: GroupId, epoch: Epoch) -> Result<()> {
 }
 
 /// Whether management was restored from a backup between the epochs `before` and `now` of a group.
-/// Without a restore, the epoch of a group never rises by this much.
+/// Without a restore, the epoch of a group never rises by half of `SKIPPED_EPOCHS`.
 pub fn has_skipped(before: Epoch, now: Epoch) -> bool {
     now.raw() >= before.raw().saturating_add(SKIPPED_EPOCHS / 2)
 }
@@ -169,8 +169,8 @@ pub fn apply(group: &Group, change: &GroupChange) -> Result<Group> {
     // epoch revokes all requests of the old epoch.
     let mut begins_epoch = matches!(change.change, MemberChange::Drop | MemberChange::Remove);
     match change.change {
-        // A member that does not serve counts as dropped by an administrator. The comparison of the
-        // logs would not wait for it.
+        // A member that does not serve counts as dropped by an administrator, so the comparison of
+        // the logs would not wait for an added member.
         MemberChange::Add if is_undecided(group.epoch) => return Err(undecided(group, target)),
         MemberChange::Add => add(&mut next, target)?,
         MemberChange::Remove => {

@@ -39,8 +39,8 @@ pub const MAX_METADATA_COPIES: u16 = 3;
 pub const MIN_COPY_RATE: u64 = 64 << 10;
 /// Maximum value of the setting `metadata-copy-rate`. No network link is that fast.
 pub const MAX_COPY_RATE: u64 = 1 << 40;
-/// Maximum value of the setting `metadata-log-kept`. If a member lacks more of the log than this, a
-/// copy of the store is faster.
+/// Maximum value of the setting `metadata-log-kept`. If a member lacks more bytes of the log than
+/// this number, a copy of the store is faster.
 pub const MAX_LOG_KEPT: u64 = 1 << 40;
 /// Minimum value of the setting `metadata-lease`. A primary renews its lease twice in this time.
 pub const MIN_METADATA_LEASE_MS: u32 = 1_000;

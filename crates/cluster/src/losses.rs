@@ -35,13 +35,13 @@ pub enum Choice {
 
 /// Compares the logs of a group in an undecided epoch ([`crate::groups::is_undecided`]).
 ///
-/// The cluster map may be older than the last changes of the group, so it does not show which
-/// members served last. The records of the members do. Let the newest record be that with the
-/// highest epoch. Management waits until all members in the newest record have reported, and none
-/// of these reports has a newer record. Then one of these members has all changes of the group:
-/// only a primary adds a serving member, and it records the member durably in the same epoch before
-/// it asks management. So each later serving member would be in a newer record. The longest log of
-/// the members contains all changes (see [`changes`]).
+/// The cluster map may be older than the last changes of the group, so management finds the members
+/// that served last in the records of the members. The newest record is the record with the highest
+/// epoch. Management waits until all members in the newest record have reported, and none of these
+/// reports has a newer record. Then one of these members has all changes of the group: only a
+/// primary adds a serving member, and this primary records the member durably in the same epoch
+/// before it asks management. So each later serving member would be in a newer record. The longest
+/// log of the members contains all changes (see [`changes`]).
 ///
 /// If no member has a record, management waits for all serving members. Management does not wait
 /// for a member that an administrator has dropped in this state.

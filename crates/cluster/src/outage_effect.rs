@@ -17,7 +17,7 @@ enum Effect {
     /// Operations wait until the target is back, because no other member has all data of the group.
     Waits,
     /// Operations wait until the target or another member is back. Another member has all data of
-    /// the group, but it is absent as well.
+    /// the group, but is absent as well.
     WaitsForAny,
 }
 
@@ -296,7 +296,7 @@ mod tests {
         assert_eq!(of(&map, 2), (true, "operations on its files wait"));
         assert!(!of(&map, 0).0 && of(&map, 0).1.contains("takes over"));
         assert!(!of(&map, 1).0 && of(&map, 1).1.contains("another member of its group serves"));
-        // The service of the other member runs, but does not serve it either.
+        // The service of the other member runs, but does not serve this member either.
         map.targets[1].health = TargetHealth::new(Condition::Down, "no disk");
         assert_eq!(of(&map, 0), (true, "operations on its files wait"));
         map.targets[1].health = TargetHealth::new(Condition::Down, KnownReason::Reopens.text());

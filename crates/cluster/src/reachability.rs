@@ -199,7 +199,7 @@ impl SoftState {
     }
 
     /// Handles the clean shutdown of a server. The server is then `Offline` immediately. Returns
-    /// whether it was not `Offline` before.
+    /// whether the server was not `Offline` before.
     pub fn record_leave(&mut self, now_ms: u64, node: NodeId) -> bool {
         let contact = Contact {
             last_ms: None,
@@ -269,10 +269,11 @@ impl SoftState {
     /// Updates the reachability of all nodes for the time `now_ms`. The caller must tick more often
     /// than once per lease.
     ///
-    /// A gap of more than one lease between two ticks does not count as silence of the nodes.
-    /// Management itself was suspended or got no processor time, and unread heartbeats are in its
-    /// sockets. If the lease becomes shorter, it starts anew for all nodes that are `Online`. Such
-    /// a node begins to send heartbeats more often only after it has received the new lease.
+    /// A gap of more than one lease between two ticks does not count as silence of the nodes. In
+    /// such a gap, management itself was suspended or got no processor time, and its sockets may
+    /// have unread heartbeats. If the lease becomes shorter, the lease of each node that is
+    /// `Online` starts anew, because such a node begins to send heartbeats more often only after it
+    /// has received the new lease.
     pub fn tick(&mut self, now_ms: u64, state: &ClusterState) -> ReachabilityChanges {
         debug_assert!(now_ms >= self.ticked_ms, "the clock of ticks never goes back");
         let lease_ms = u64::from(state.map().policy.lease_ms);

@@ -93,7 +93,7 @@ impl Links {
                     "the source has more than {MOST_FILES} files that also have names outside of \
                      the source; copy the source in several parts"
                 );
-                return Err(Failure::because("remember its hard links", reason));
+                return Err(Failure::because("record the hard links of the file", reason));
             }
             let names_left = names.saturating_sub(1);
             let known = Known { version, names_left, finished: None, waiting: Vec::new() };
@@ -119,7 +119,7 @@ impl Links {
                     "more than {MOST_WAITING} hard links of this file wait until the file is \
                      copied under its first name; copy the file again with --resume"
                 );
-                Err(Failure::because("remember its hard links", reason))
+                Err(Failure::because("record the hard links of the file", reason))
             }
             None => {
                 known.waiting.extend(waiting.take());

@@ -87,7 +87,7 @@ pub(crate) fn put_in_place(
         false => expect_identity(parent, name, copy),
     };
     expect(incomplete)?;
-    let failed = Failure::of("put the copy in its place");
+    let failed = Failure::of("rename the copy to its final name");
     if replaces {
         renameat(parent, incomplete, parent, name).map_err(failed)?;
     } else {
@@ -97,7 +97,7 @@ pub(crate) fn put_in_place(
             Err(Errno::EXIST) => {
                 let reason = "another entry has this name at the destination now; on some file \
                               systems, names must not differ only in upper and lower case";
-                return Err(Failure::because("put the copy in its place", reason));
+                return Err(Failure::because("rename the copy to its final name", reason));
             }
             Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
                 renameat(parent, incomplete, parent, name).map_err(failed)?;
@@ -114,7 +114,7 @@ fn expect_identity(parent: &File, name: &OsStr, copy: Identity) -> Result<(), Fa
         _ => {
             let reason = "another program has replaced the copy; copy the entry again with \
                           --resume";
-            Err(Failure::because("put the copy in its place", reason))
+            Err(Failure::because("rename the copy to its final name", reason))
         }
     }
 }

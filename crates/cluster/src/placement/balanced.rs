@@ -1,14 +1,14 @@
 //! The balanced policy.
 //!
 //! The numbers of groups that any two servers provide for a file differ by at most one, unless one
-//! of the two servers has too few groups. A study of two servers with four targets each shows why.
-//! With random placement, a file on four targets may get one target of one server and three targets
-//! of the other server. Such a file has only two thirds of the bandwidth of a file with two targets
-//! on each server. The policy chooses the servers that provide one more group than the other
-//! servers. If there are failure domains, it makes the numbers of groups per domain even, too
-//! ([`super::domains`]). Groups with more free space are chosen more often. The stripe order
-//! alternates between servers. The first group differs from file to file, because small files are
-//! stored on the first group only.
+//! of the two servers has too few groups. A study of two servers with four targets each (Boito,
+//! Pallez, Teylo, CLUSTER 2022) shows why. With random placement, a file on four targets may get
+//! one target of one server and three targets of the other server. Such a file has only two thirds
+//! of the bandwidth of a file with two targets on each server. The policy chooses the servers that
+//! provide one more group than the other servers. If there are failure domains, the policy also
+//! makes the numbers of groups per domain even ([`super::domains`]). Groups with more free space
+//! are chosen more often. The stripe order alternates between servers. The first group differs from
+//! file to file, because small files are stored on the first group only.
 //!
 //! The draws for consecutive seeds form low-discrepancy sequences. So even a short series of
 //! consecutive seeds uses all groups about evenly.

@@ -2,13 +2,13 @@
 //! servers for a file.
 //!
 //! The number of groups per server is fixed to within one before failure domains are considered,
-//! because the bandwidth of a file depends on it. This module chooses the servers that provide one
-//! more group. If a file has fewer groups than there are servers, each of these servers provides
-//! one group, and all other servers provide none. The numbers of groups per domain become as even
-//! as possible. To this end, each further group comes from the domain that provides the fewest
-//! groups so far, among the domains that have a server left. Between domains with equal numbers,
-//! and between servers of one domain, free space and the seed of the file decide, as they do
-//! without domains.
+//! because the bandwidth of a file depends on this number. This module chooses the servers that
+//! provide one more group. If a file has fewer groups than there are servers, each of these servers
+//! provides one group, and all other servers provide none. The numbers of groups per domain become
+//! as even as possible. To this end, each further group comes from the domain that provides the
+//! fewest groups so far, among the domains that have a server left. Between domains with equal
+//! numbers, and between servers of one domain, free space and the seed of the file decide, as they
+//! do without domains.
 //!
 //! The module is not used if each server has its own domain, or if all servers share one domain.
 

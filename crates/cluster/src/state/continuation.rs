@@ -1,8 +1,8 @@
 //! The state of a management directory that was restored from a backup. Its next ids and map
 //! versions continue far above all ids and versions that were assigned after the backup was made.
 //!
-//! Does not own the decision that the directory is a restored one. Management decides this when it
-//! starts with a marked directory, and when a node reports a newer map.
+//! This module does not decide whether the directory was restored. Management decides that it was
+//! restored when management starts with a marked directory, or when a node reports a newer map.
 
 use super::skipped_ids::{NextIds, SkippedIds};
 use super::{Durable, limit};
@@ -25,10 +25,10 @@ const MAX_REPORTED_STARTS: u64 = MAX_STARTS / 2;
 /// Maximum node id that a node reports: half of all ids, so that reports never use up the ids.
 const MAX_REPORTED_NODE: u32 = u32::MAX / 2;
 
-/// Checks the map version and the node id in a report of a node, before management continues above
-/// them. Management continues only above a report that exceeds its own map versions or node ids.
-/// Each continuation skips starts and node ids. So management accepts at most about 2,000 such
-/// reports, and these reports leave half of all starts and node ids unused.
+/// Checks the map version and the node id in a report of a node, before management raises its own
+/// numbers above them. Management raises its numbers only for a report that exceeds its own map
+/// versions or node ids. Each raise skips starts and node ids. So management accepts at most about
+/// 2,000 such reports, and these reports leave half of all starts and node ids unused.
 ///
 /// # Errors
 /// Returns `LimitReached` if the version or the id is too high.
@@ -109,7 +109,7 @@ mod tests {
         state.apply(&client).unwrap().node.raw()
     }
 
-    /// docs/semantics.md 1.8.
+    /// Checks the guarantee of docs/semantics.md 1.8.
     #[test]
     fn restored_cluster_state_reuses_no_id() {
         let mut state = ClusterState::new(ClusterId::default());

@@ -8,7 +8,7 @@ use skep_types::{ClusterMap, Node, Target, TargetKind};
 
 /// Returns the command that creates a group of waiting metadata targets with as many members as the
 /// setting `metadata-copies` asks for, on different nodes and in different failure domains. If too
-/// few of them wait, returns a text with the number of waiting targets and the way to get more.
+/// few targets wait, returns a text with the number of waiting targets and the way to get more.
 pub(super) fn advice(map: &ClusterMap) -> String {
     let waits = |target: &&Target| {
         let is_new = target.consistency == Consistency::Good;
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn advice_gives_number_of_targets_that_can_form_a_group() {
+    fn advice_names_number_of_targets_that_can_form_a_group() {
         let found = advice(&map(2, &["a", "a"]));
         assert!(found.contains("groups of 2 targets"), "{found}");
         assert!(found.contains("only 1 such target waits"), "{found}");

@@ -130,7 +130,7 @@ impl Durable {
         Ok(Outcome { node: id, ..Outcome::default() })
     }
 
-    /// Gives a server another name.
+    /// Renames a server.
     pub(super) fn rename_server(&mut self, id: NodeId, name: &str) -> Result<Outcome> {
         check_text("the name", name)?;
         let wrong = |what: String| Err(Error::new(ErrorCode::InvalidArgument, what));

@@ -69,7 +69,8 @@ impl Durable {
             }
             return Ok(id);
         }
-        // The vote of a former management node is in a log that no longer exists.
+        // A former management node must not keep its id, because its vote is in a log that no
+        // longer exists.
         let returns = skipped.has_node(*claimed)
             && self.map.node(*claimed).is_none()
             && *kind != NodeKind::Management;

@@ -1,9 +1,9 @@
 //! The ids that management has skipped after restores from backups (`continuation`).
 //!
-//! A server, a target or a group that was added after a backup has one of these ids, and the
-//! restored management does not have it. The directory of the service still has the ids. So
-//! management accepts a registration with a skipped id, and the service continues with its ids and
-//! data (`servers`). Other ids that are not in the map belonged to servers and targets that were
+//! A server, a target or a group that was added after a backup has one of these ids, and is missing
+//! in the restored management. The directory of the service still has the ids. So management
+//! accepts a registration with a skipped id, and the service continues with its ids and data
+//! (`servers`). Other ids that are not in the map belonged to servers and targets that were
 //! removed.
 //!
 //! # Invariants
@@ -62,12 +62,12 @@ impl SkippedIds {
         has(&self.groups, id.raw())
     }
 
-    /// Forgets the id of a node that is removed, so that it does not register again.
+    /// Forgets the id of a removed node, so that the node cannot register again with this id.
     pub(super) fn forget_node(&mut self, id: NodeId) {
         forget(&mut self.nodes, id.raw());
     }
 
-    /// Forgets the id of a target that is removed, so that it does not register again.
+    /// Forgets the id of a removed target, so that the target cannot register again with this id.
     pub(super) fn forget_target(&mut self, id: TargetId) {
         forget(&mut self.targets, id.raw());
     }

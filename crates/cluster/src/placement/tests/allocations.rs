@@ -146,8 +146,9 @@ fn choosers_allocate_as_published_for_two_servers() {
     assert_eq!(balanced.collect::<Vec<_>>(), best);
 }
 
-/// The ring contains the targets of the study in the order of their ids. In 100 runs the study saw
-/// only two sets of four targets: the two sets that round-robin gives on this ring.
+/// The ring contains the targets of the study (Boito, Pallez, Teylo, CLUSTER 2022) in the order of
+/// their ids. In 100 runs the study saw only two sets of four targets: the two sets that
+/// round-robin gives on this ring.
 #[test]
 fn round_robin_chooser_takes_next_targets_in_order_of_their_ids() {
     let names = [104, 101, 201, 202, 203, 204, 102, 103];
