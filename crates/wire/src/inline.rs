@@ -87,10 +87,10 @@ record! {
     /// Ends the inline component of a file: after this change, the component has no bytes, and the
     /// first bytes of the file belong to the next component. If the file has grown beyond this
     /// component, the client must first copy all inline bytes to the first chunk file of the next
-    /// component, and must sync this chunk file. In this case the client sets the durable flag, so
-    /// that the target replies only when the change is durable. If the file is empty, no copy is
-    /// necessary. The target removes the inline bytes of the file. If `is_removed` is not set in
-    /// the reply, the target has changed nothing.
+    /// component. The client must also sync this chunk file. After such a copy, the client sets the
+    /// durable flag, so that the target replies only when the change is durable. If the file is
+    /// empty, no copy is necessary. The target removes the inline bytes of the file. If
+    /// `is_removed` is not set in the reply, the target has changed nothing.
     pub struct RemoveInline {
         /// The file.
         pub inode: InodeId,
@@ -136,7 +136,7 @@ record! {
 }
 
 record! {
-    /// Asks the target to make its acknowledged changes durable, and asks whether these changes
+    /// Asks the target to make its acknowledged changes durable. Also asks whether these changes
     /// include the inline writes of a file, or the end of the file's inline component.
     pub struct SyncInline {
         /// The file.

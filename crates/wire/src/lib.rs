@@ -1,8 +1,8 @@
 //! All messages of Skep: the frame header, the layout of each message, and the catalog of messages.
 //!
-//! This crate is responsible for the conversion between bytes and structs, and the table of
-//! messages in [`catalog`], but not for sockets (`skep-rpc`) or the execution of requests (the
-//! services).
+//! This crate is responsible for the conversion between bytes and structs, and for the table of
+//! messages in [`catalog`]. Sockets belong to `skep-rpc`, and the execution of requests belongs to
+//! the services.
 //!
 //! Architecture invariant: layouts are explicit, little-endian, with fields in a fixed order. A
 //! message with a changed layout must get a new number or a new version. Bytes from the network

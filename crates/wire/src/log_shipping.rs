@@ -153,7 +153,8 @@ record! {
         pub first: Lsn,
         /// Epoch of the record before `first`. Zero means that the primary does not have this
         /// record in its memory. If the copy ends with a record of the same LSN and another epoch,
-        /// the group lacks changes of the copy. Then the member removes the copy and begins anew.
+        /// the group lacks changes of the copy. In this case, the member removes the copy and
+        /// begins anew.
         pub previous_epoch: Epoch,
         /// The records.
         pub records: Vec<ShippedRecord>,

@@ -1,9 +1,8 @@
 //! The check of the sender of a request: whether a metadata or storage target that sends a request
 //! is still the primary of its group.
 //!
-//! This module is responsible for the newest epochs that a receiver has seen in requests, but not
-//! for the check of the group to which a request is addressed. Each receiver checks the addressed
-//! group itself.
+//! This module is responsible for the newest epochs that a receiver has seen in requests. Each
+//! receiver itself checks the group to which a request is addressed.
 //!
 //! # Effects of a deposed primary
 //! A primary whose process was suspended for some seconds may continue its work after another

@@ -66,9 +66,9 @@ record! {
 }
 
 impl SetAttributes {
-    /// Bit 31 of `cleared_permissions`. A client sets this bit if the calling program may keep the
-    /// set-group-id bit of a file whose group has no execute permission, but the client does not
-    /// have the current permissions.
+    /// Bit 31 of `cleared_permissions`. A client without the current permissions sets this bit if
+    /// the calling program may keep the set-group-id bit of a file whose group has no execute
+    /// permission.
     pub const KEEP_SET_GROUP_ID_WITHOUT_EXECUTE: u32 = 1 << 31;
 
     /// Returns the permissions of the inode after this request. `present` are the permissions of

@@ -46,7 +46,8 @@ record! {
 
 record! {
     /// Creates a regular file without a name and opens it (`O_TMPFILE`). The target deletes the
-    /// file at its last close, unless the client has given it a name by [`Link`](super::Link).
+    /// file at its last close, unless the client has created a name for the file by
+    /// [`Link`](super::Link).
     pub struct CreateUnnamed {
         /// The directory from which the file inherits its pattern, project and other properties.
         pub directory: InodeId,
@@ -203,10 +204,9 @@ record! {
 }
 
 record! {
-    /// Reports a client's writes to a file that stays open (`fsync`, or `stat` by the writer). The
-    /// target refuses the whole report with `Stale` if `written` sets `ends_inline` and the target
-    /// cannot end the inline component, because another client has the file open, or because a
-    /// client may have written inline bytes.
+    /// Reports a client's writes to a file that stays open (`fsync`, or `stat` by the writer). If
+    /// `written` sets `ends_inline`, the target refuses the whole report with `Stale` in two cases:
+    /// another client has the file open, or a client may have written inline bytes.
     pub struct ReportWritten {
         /// The inode.
         pub inode: InodeId,

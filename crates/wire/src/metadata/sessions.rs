@@ -90,9 +90,9 @@ record! {
     /// Asks for the last request that the target has executed in each slot of the session. Each
     /// change that a client requests contains a start number of the target: the number of the start
     /// in which the client opened its session or last compared its acknowledged changes. After its
-    /// next start, the target refuses a change with an earlier start number with `StaleStart`,
-    /// because a power loss may have reverted acknowledged changes on which the change depends. So
-    /// the client first compares its acknowledged changes with the reply to this request. After
+    /// next start, the target refuses a change with an earlier start number, and returns
+    /// `StaleStart`, because a power loss may have reverted changes on which this change depends.
+    /// So the client first compares its acknowledged changes with the reply to this request. After
     /// this comparison, the client's changes contain the new start number.
     pub struct CompareSlots {}
 }
@@ -147,8 +147,8 @@ record! {
         /// Truncate generation in the original reply, if the original request was an open that
         /// truncated the file. Zero for all other changes. The target does not truncate the file
         /// again. If the file is empty, the target sets the file's truncate generation to this
-        /// value, because the lost truncation had removed nothing, and later changes of all clients
-        /// name this generation.
+        /// value, which later changes of all clients name. The lost truncation had removed nothing
+        /// in this case.
         pub truncate_generation: u64,
     }
 }
