@@ -62,9 +62,9 @@ fn decode<M: Codec>(header: &Header, body: &[u8], message: u16) -> Result<M> {
     M::from_bytes(body)
 }
 
-/// Receives a frame from the connecting side. A request has no status. If a frame has a status, the
-/// returned error does not quote the text of the frame, because an unauthenticated peer could forge
-/// log lines with that text.
+/// Receives a frame from the connecting side. A request has no status. For a frame with a status,
+/// the returned error does not quote the text of the frame. An unauthenticated peer could otherwise
+/// forge log lines with this text.
 async fn receive_request<M: Codec>(reader: &mut FrameReader, message: u16) -> Result<(Header, M)> {
     let (header, body) = receive_frame(reader).await?;
     if header.status != 0 {

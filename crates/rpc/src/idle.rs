@@ -6,8 +6,8 @@
 //! `routing/idle.rs`.
 //!
 //! # Invariants
-//! - The idle time is never longer than the time since the last request was sent, and never longer
-//!   than the time since the last check that found the connection busy.
+//! - The idle time is never longer than the time since the last request was sent. The idle time is
+//!   also never longer than the time since the last check that found the connection busy.
 //! - The idle time is shorter than the time since the last use by at most the interval between two
 //!   checks.
 //!

@@ -52,9 +52,9 @@ pub(crate) const IDLE_PEER_INTERVAL: Duration = Duration::from_secs(1);
 /// client. This time is longer than the usual intervals between heartbeats, so that clients do not
 /// have to connect again for each heartbeat.
 pub(crate) const IDLE_PEER_AGE: Duration = Duration::from_secs(30);
-/// A thread ends at most one in `IDLE_PEER_SHARE` of its connections at a time. An eighth is enough
-/// to bring the process well below [`FEW_CONNECTIONS_LEFT_TENTHS`] of its limit, and so few that
-/// the clients do not all connect again at the same time.
+/// A thread ends at most one in `IDLE_PEER_SHARE` of its connections at a time. The end of an
+/// eighth brings the process well below [`FEW_CONNECTIONS_LEFT_TENTHS`] of its limit. An eighth is
+/// also so few that the clients do not all connect again at the same time.
 pub(crate) const IDLE_PEER_SHARE: usize = 8;
 /// Minimum interval between two log lines of a process that ends idle connections.
 pub(crate) const FEW_CONNECTIONS_LOG_INTERVAL: Duration = Duration::from_secs(600);

@@ -3,9 +3,10 @@
 //!
 //! # Lost targets
 //! A target that an administrator has marked as lost never serves again. But management may be
-//! restored from a backup that is older than the mark. A process that has seen the mark keeps the
-//! target marked in all later maps of the cell, so its requests still fail instead of reading old
-//! bytes. Servers also report such a target to management (`MapCell::unmarked_losses`).
+//! restored from a backup that is older than the mark. A process that has seen the mark also marks
+//! the target in all later maps of the cell. So requests of the process for this target still fail,
+//! and do not read old bytes. Servers also report such a target to management
+//! (`MapCell::unmarked_losses`).
 //!
 //! Does not own the requests to management that get newer maps ([`crate::membership`]).
 
@@ -117,8 +118,8 @@ impl skep_metrics::Source for MapCell {
 impl MapCell {
     /// Creates a cell with an initial map and the process's node id.
     ///
-    /// Even if a target is lost in the initial map, the cell requires no map version from its
-    /// peers, because the map does not show in which version the target was lost. If the cell
+    /// The cell requires no map version from its peers at first, even if a target is lost in the
+    /// initial map, because the map does not show in which version the target was lost. If the cell
     /// required the version of its own map, services with older cached maps would have to refuse
     /// the process's requests while management does not reply.
     pub fn new(map: ClusterMap, node: NodeId) -> Arc<Self> {
@@ -208,9 +209,9 @@ impl MapCell {
 
     /// Replaces a cached map by management's map, even if management's map is older. An
     /// administrator may have restored management to an older state, and the map of this state is
-    /// then the valid map. The needed version then falls to the version of the restored map. If the
-    /// needed version did not fall, all servers would refuse the requests of this process for ever,
-    /// because no server could get a map of the needed version.
+    /// then the valid map. The needed version then falls to the version of the restored map.
+    /// Otherwise, all servers would refuse the requests of this process for ever, because no server
+    /// could get a map of the needed version.
     pub(crate) fn replace(&self, map: ClusterMap) {
         let held = self.map.lock().unwrap_or_else(PoisonError::into_inner);
         if map.version < held.version {

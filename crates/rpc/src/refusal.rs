@@ -1,7 +1,7 @@
 //! The reaction of the connecting side to a failed handshake.
 //!
-//! A peer that has not authenticated may be any process that has taken the port of a dead service.
-//! The caller must not pass the errors of such a process on to an application, and waits for the
+//! A peer that has not authenticated may be any process that listens on the port of a dead service.
+//! The caller must not return the errors of such a process to an application, and waits for the
 //! real service. So only four error codes of the peer keep their meaning. A member of the cluster
 //! waits even after a refusal that would be final for a joining process.
 

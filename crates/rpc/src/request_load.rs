@@ -12,8 +12,8 @@
 //! # Invariants
 //! - A table has at most [`MAX_CAUSES`] entries, and one more entry for all other causes, so the
 //!   sums over the table are exact.
-//! - A thread waits for a reader only while the reader takes over the table of the thread. This
-//!   step copies and allocates nothing.
+//! - A thread waits for a reader only while the reader replaces the table of the thread by an empty
+//!   table. This step copies and allocates nothing.
 //!
 //! `check_invariants` checks the number of entries. No function can check the second invariant,
 //! which follows from [`ThreadLoad::take`], because that method only replaces the table.

@@ -454,8 +454,8 @@ impl Router {
     }
 }
 
-/// Refuses a target that an administrator has marked as lost. The service of such a target will not
-/// come back with the data, so a request must not wait for this service.
+/// Refuses a target that an administrator has marked as lost. The service of a lost target never
+/// serves the data again, so a request must not wait for this service.
 fn check_not_lost(target: &Target) -> Result<()> {
     if target.consistency != Consistency::Bad {
         return Ok(());

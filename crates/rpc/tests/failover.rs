@@ -153,7 +153,7 @@ fn call_in_flight_goes_to_the_new_primary_in_the_same_slot() {
     .unwrap();
 }
 
-/// A call to a target that is marked as lost must not wait for a service that never comes back.
+/// A call to a target that is marked as lost must not wait for a service that never runs again.
 #[test]
 fn call_to_a_target_marked_as_lost_fails_immediately() {
     block_on(async {

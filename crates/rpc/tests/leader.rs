@@ -180,8 +180,8 @@ fn requests_in_flight_follow_a_leader_that_changes() {
     .unwrap();
 }
 
-/// If an administrator has replaced the token on only one management node, the error must contain
-/// the refusal of the token as the reason, and not only that a follower is not the leader.
+/// If an administrator has replaced the token on only one management node, the error must name the
+/// refusal of the token as the reason. A follower's reply that it is not the leader is not enough.
 #[test]
 fn error_names_the_refusal_of_the_token_by_the_leader() {
     block_on(async {
