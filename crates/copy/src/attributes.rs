@@ -6,9 +6,8 @@
 //! attribute on a file without write permission. Also, an access control list may limit the rights
 //! of the group, and this limit must be in place before the mode grants these rights.
 //!
-//! If the owner of a copy differs from the owner of its source, the copy never has the bit
-//! `setuid`, because the program would run as another user than before. The same holds for `setgid`
-//! and the group.
+//! If the owners of a copy and of its source differ, the copy never has the bit `setuid`, because
+//! the program would run as another user. The same holds for `setgid` and the group.
 
 use crate::context::Options;
 use crate::failure::Failure;
@@ -117,8 +116,8 @@ fn allowed(changed: rustix::io::Result<()>) -> Result<(), Failure> {
 }
 
 /// Sets owner, access control list, mode and times of a copied link, FIFO, socket or device. `copy`
-/// is open with `O_PATH`, so the changes go to the right entry even if a program replaces the name.
-/// `is_clean` means that the copy has inherited no access control list from its directory.
+/// is open with `O_PATH`, so the changes affect the right entry even if a program replaces the
+/// name. `is_clean` means that the copy has inherited no access control list from its directory.
 pub(crate) fn copy_special(
     options: &Options,
     (source, metadata): (&File, &Metadata),

@@ -16,8 +16,8 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 
 /// Maximum number of bytes of one read.
 const BUFFER: usize = 4 << 20;
-/// Maximum number of bytes of one `copy_file_range`. It is so small that the rate and the displayed
-/// progress change smoothly.
+/// Maximum number of bytes of one `copy_file_range`. This number is so small that the rate and the
+/// displayed progress change smoothly.
 const STEP: usize = 64 << 20;
 
 /// The two files of a copy.
@@ -48,7 +48,7 @@ fn next_data(file: &File, range: &Range<u64>) -> io::Result<Option<Range<u64>>> 
     }
     let start = match seek(file, SeekFrom::Data(range.start)) {
         Ok(start) => start,
-        // There is only a hole, or the source has become shorter than the range. The caller notices
+        // The range is a hole, or the source has become shorter than the range. The caller notices
         // a shorter source when it compares the version of the source.
         Err(Errno::NXIO) => return Ok(None),
         // The file system cannot report holes.

@@ -55,9 +55,9 @@ impl Failure {
         matches!(self.error.kind(), StorageFull | QuotaExceeded)
     }
 
-    /// Whether every later operation would fail too. The reason is that the mount has ended
-    /// (`ENOTCONN`, `ESHUTDOWN`), that the file system refuses writes after an error of its device,
-    /// or that the object store cannot be used any more.
+    /// Whether every later operation would fail too: the mount has ended (`ENOTCONN`, `ESHUTDOWN`),
+    /// the file system refuses writes after an error of its device, or the object store cannot be
+    /// used any more.
     pub(crate) fn is_lost(&self) -> bool {
         use rustix::io::Errno;
         let lost = [Errno::NOTCONN, Errno::SHUTDOWN, Errno::ROFS].map(Errno::raw_os_error);

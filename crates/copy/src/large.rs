@@ -3,8 +3,8 @@
 //! The pieces are written to an incomplete copy in the directory of the final name. After the sync
 //! of a piece, a list in another file records it as finished. A run that continues the copy copies
 //! only pieces that are not listed as finished. The list must belong to the same version of the
-//! source and to this incomplete copy. The thread that finishes the last piece sets the attributes
-//! and gives the copy its name.
+//! source and to this incomplete copy. The thread that finishes the last piece sets the attributes,
+//! and renames the copy to its final name.
 //!
 //! # Hazard: a failed write that another thread sees
 //! The kernel reports a failed write of pages once to each descriptor. If two pieces shared a
@@ -98,8 +98,8 @@ impl Large {
             Part::Whole | Part::Prepare => {
                 Some(Partial::open(parent, entry.copy(), version, options.resume)?)
             }
-            // `None` if the source has changed since the first part of the copy. Then the last part
-            // of the copy copies the file.
+            // `None` if the source has changed since the first part of the copy. In this case, the
+            // last part of the copy copies the file.
             Part::Share(_) => Partial::join(parent, entry.copy(), version)?,
             Part::Finish => Some(Partial::open(parent, entry.copy(), version, true)?),
         };

@@ -12,7 +12,7 @@
 //! - `attributes`: owners, modes, times, extended attributes
 //! - `data`, `verification`: copy and compare the bytes of a range
 //! - `tree`: directories of the source and the destination, and the entries in them
-//! - `publish`, `partial`: incomplete copies, and the step that gives a complete copy its name
+//! - `publish`, `partial`: incomplete copies, and the rename of a complete copy to its final name
 //! - `special`, `file`, `large`, `links`: copy one entry of each kind
 //! - `threads`: the threads of a walk and their queue
 //! - `walk`, [`run`]: the work for each entry, and a copy by one process

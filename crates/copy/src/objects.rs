@@ -15,8 +15,8 @@
 //! - An object is either complete or absent. A file that fits into one part is stored by one
 //!   request. A larger file appears in the bucket only when its upload is completed. Files also
 //!   appear only when they are complete (see [`crate::publish`]).
-//! - No key leads out of the destination, because each name in a key becomes the name of an entry
-//!   in a directory, and no symbolic link is followed.
+//! - No key leads out of the destination: each name in a key becomes the name of an entry in a
+//!   directory, and no symbolic link is followed.
 //! - All bytes of a copy come from one version of the file, or from an object with one entity tag.
 //!
 //! The invariants concern a bucket and a file system that other programs change, so no function can
@@ -57,7 +57,7 @@ const MOST_PARTS: u64 = 10_000;
 /// Maximum length of an object.
 const MOST_OBJECT: u64 = 5 << 40;
 
-/// A source and its destination. One of the two is in an object store.
+/// A source and its destination. Either the source or the destination is in an object store.
 #[derive(Clone)]
 pub struct Pair<'a> {
     /// The bucket.

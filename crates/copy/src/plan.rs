@@ -13,8 +13,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 /// Length of a piece in bytes. Several threads copy pieces of one file at the same time. A piece is
-/// long enough that its sync is cheap compared with its copy. It is short enough that a run after
-/// an interruption copies little again.
+/// long enough that its sync is cheap compared with its copy. A piece is short enough that a run
+/// after an interruption copies few bytes again.
 pub const PIECE: u64 = 64 << 20;
 /// Minimum length of a file that is copied in pieces.
 pub const LARGE: u64 = 2 * PIECE;
@@ -57,8 +57,8 @@ pub fn is_reserved(name: &OsStr) -> bool {
     name.as_bytes().starts_with(RESERVED)
 }
 
-/// Returns the prefix that the names of all incomplete copies of `name` have. It contains a hash of
-/// 128 bits. No program can find two names with the same hash, so two files never share an
+/// Returns the prefix that the names of all incomplete copies of `name` have. The prefix contains a
+/// hash of 128 bits. No program can find two names with the same hash, so two files never share an
 /// incomplete copy.
 pub(crate) fn reserved_names(name: &OsStr) -> String {
     let hash = Sha256::digest(name.as_bytes());
@@ -94,9 +94,8 @@ pub fn partial_names(name: &OsStr) -> (OsString, OsString) {
 /// Returns the first line of the list of finished pieces. If a list has another first line, it
 /// belongs to another version of the source, or to another incomplete copy (`copy_inode`).
 ///
-/// After this line, the list has one byte for each piece. This allows several hosts to record
-/// pieces at the same time, because each writes different bytes. An interruption cannot leave half
-/// a record.
+/// After this line, the list has one byte for each piece. Several hosts can record pieces at the
+/// same time, because each host writes different bytes. An interruption cannot leave half a record.
 ///
 /// The line does not contain the device number of the source, because this number changes when a
 /// network file system is mounted again.

@@ -1,4 +1,4 @@
-//! Temporary names of copies, and the step that gives a complete copy its final name.
+//! Temporary names of copies, and the rename of a complete copy to its final name.
 //!
 //! A copy is written under a temporary name, so that no other name ever leads to a file that is
 //! incomplete. If the copy replaces an entry, this entry stays until the copy is complete. The

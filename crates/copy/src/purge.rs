@@ -233,14 +233,14 @@ impl Top {
 /// `Break`, each thread completes the entry that it is working on, with its line in the log, and
 /// the purge ends.
 ///
-/// The age of a file is measured by the clock of the file system, if the file system shows this
-/// clock, and otherwise by the clock of this host. Unless `max_share` is 100, a first pass counts
-/// the files, and a second pass removes them.
+/// The purge measures the age of a file by the clock of the file system. If the file system does
+/// not show its clock, the purge uses the clock of this host. Unless `max_share` is 100, a first
+/// pass counts the files, and a second pass removes them.
 ///
 /// # Errors
-/// - `LimitReached` if more files would be removed than `max_share` allows. Then no file was
-///   removed.
-/// - `Interrupted` or `Io` if the first pass ended early. Then no file was removed.
+/// - `LimitReached` if more files would be removed than `max_share` allows. In this case, no file
+///   was removed.
+/// - `Interrupted` or `Io` if the first pass ended early. In this case, no file was removed.
 /// - `Io` or `NoSpace` if the log or the list cannot be written.
 ///
 /// Problems of single entries are in the outcome.

@@ -300,9 +300,10 @@ impl Run {
     }
 }
 
-/// Locks the top directory of a destination, so that two runs on one host do not copy to it at the
-/// same time. Two runs on different hosts do no harm, because each writes under its own temporary
-/// names, but they do the same work twice. The processes of the shares of one copy share the lock.
+/// Locks the top directory of a destination, so that two runs on one host do not copy to this
+/// directory at the same time. Two runs on different hosts cause no damage, because each run writes
+/// under its own temporary names, but both runs do the same work. The processes of the shares of
+/// one copy share the lock.
 fn lock(unit: &Work) -> Result<Option<File>> {
     let Work::List { directory, .. } = unit else { return Ok(None) };
     let Some(destination) = &directory.destination else { return Ok(None) };

@@ -7,8 +7,8 @@
 //! # Invariants
 //! - Each entry that is not a directory belongs to exactly one share. Each piece of a large file
 //!   also belongs to exactly one share.
-//! - The share of an entry depends only on its path and the number of shares. It does not depend on
-//!   the order of a listing, nor on other entries.
+//! - The share of an entry depends only on its path and the number of shares. The share does not
+//!   depend on the order of a listing, nor on other entries.
 //! - If two shares have pieces of the same file, their numbers of pieces differ by at most one.
 //!
 //! The invariants compare all shares of a copy, and each process has only one share, so no function
@@ -39,7 +39,8 @@ pub enum Part {
     /// Copies one share of the files, and of the pieces of large files.
     Share(Share),
     /// The last part: checks that every entry is copied, and copies the missing entries. Creates
-    /// hard links, sets the attributes of directories, and gives large files their names.
+    /// hard links, sets the attributes of directories, and renames large files to their final
+    /// names.
     Finish,
 }
 

@@ -248,9 +248,9 @@ pub(crate) fn open_directory(parent: impl AsFd, name: &OsStr) -> rustix::io::Res
     openat(parent, name, DIRECTORY.union(OFlags::NOFOLLOW), Mode::empty()).map(File::from)
 }
 
-/// An entry that is open with `O_PATH`. This does not allow reading, and opening a device in this
-/// way has no side effect. While the entry is open, the file system does not use its inode number
-/// for another file.
+/// An entry that is open with `O_PATH`. Such a descriptor does not permit reads, and the open of a
+/// device with `O_PATH` has no side effect. While the entry is open, the file system does not use
+/// its inode number for another file.
 #[derive(Debug)]
 pub(crate) struct Seen {
     pub(crate) file: File,

@@ -21,8 +21,8 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Maximum number of entries of a directory that a thread lists at a time. It is limited, so that a
-/// directory of any size needs little memory.
+/// Maximum number of entries of a directory that a thread lists at a time. This limit ensures that
+/// a directory of any size needs little memory.
 pub(crate) const BATCH: usize = 1024;
 /// Maximum depth of directories. The limit is needed because each directory on the path to an entry
 /// is open. No path that the kernel accepts in one call is deeper.
@@ -364,8 +364,8 @@ impl Walk {
     }
 }
 
-/// Returns the units of work for a large file that was begun. There is one for each thread that may
-/// work on the file.
+/// Returns the units of work for a large file whose copy has begun: one unit for each thread that
+/// may work on the file.
 fn as_work(copied: Copied) -> Vec<Work> {
     match copied {
         Copied::Complete(_) | Copied::Left => Vec::new(),
@@ -397,7 +397,7 @@ fn is_complete(seen: &Seen, existing: &Seen) -> Result<bool, Failure> {
 }
 
 /// Returns a failure if a source directory is itself the copy of one of its ancestors. A second
-/// mount of the destination can cause this. The copy would never end.
+/// mount of the destination can have this effect. Without the failure, the copy would never end.
 fn refuse_loop(parent: &Directory, source: Identity) -> Result<(), Failure> {
     let is_copy = |it: &Directory| {
         it.parent.is_some() && it.destination.as_ref().is_some_and(|it| it.identity == source)
@@ -413,7 +413,7 @@ fn refuse_loop(parent: &Directory, source: Identity) -> Result<(), Failure> {
 }
 
 /// Returns a failure if a directory would be copied into itself or into one of its ancestors in the
-/// source, because the copy would replace entries of the source.
+/// source. Such a copy would replace entries of the source.
 fn refuse_own_source(parent: &Directory, source: Identity, copy: Identity) -> Result<(), Failure> {
     let is_source = |it: &Directory| it.parent.is_some() && Identity::of(&it.before) == copy;
     match source == copy || parent.ancestors().any(is_source) {

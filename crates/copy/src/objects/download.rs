@@ -64,10 +64,10 @@ struct Run<'a> {
 /// this part of the copy. Calls `report` once per second, and at the end.
 ///
 /// # Errors
-/// Returns `NotFound` if a source does not exist, `InvalidArgument` if an object and a tree have
-/// the key of a source, and `Busy` if another copy to the same destination runs on this host. Also
-/// returns the error of a bucket or directory that cannot be opened. Problems of single entries are
-/// in the outcome.
+/// Returns `NotFound` if a source does not exist. Returns `InvalidArgument` if an object and a tree
+/// have the key of a source. Returns `Busy` if another copy to the same destination runs on this
+/// host. Also returns the error of a bucket or directory that cannot be opened. Problems of single
+/// entries are in the outcome.
 pub fn download(
     pairs: &[Pair<'_>],
     options: &Options,

@@ -28,8 +28,8 @@ use std::sync::{Arc, Mutex};
 /// determine the owner.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Defaults {
-    /// Owner and group of the directory that contains the destination. They are set only if the
-    /// process runs as root.
+    /// Owner and group of the directory that contains the destination. The process sets owner and
+    /// group only if it runs as root.
     pub(super) owner: (u32, u32),
     /// The permission bits that the umask removes from new files.
     pub(super) umask: u32,
@@ -60,7 +60,7 @@ pub(super) struct Folder<'a> {
     pub(super) share: Key,
     /// The key of the directory in the form that messages show.
     shown: PathBuf,
-    /// `None` means that the directory does not exist. This occurs in a dry run only.
+    /// `None` means that the directory does not exist, which occurs in a dry run only.
     pub(super) destination: Option<Destination>,
     /// The attributes in the metadata of the object that stands for the directory.
     pub(super) stored: Mutex<Option<Stored>>,
@@ -151,8 +151,9 @@ impl<'a> Folder<'a> {
         }
         let stored = self.stored.lock().expect("no thread panics while it has the lock").take();
         // A directory that existed before the copy keeps its own attributes if the bucket has none
-        // for it. In the last part of a copy by several hosts, the directory comes from the first
-        // part of this copy, and other users cannot enter it until it gets its attributes.
+        // for it. In the last part of a copy by several hosts, the first part of this copy has
+        // created the directory. Other users cannot enter the directory until its attributes are
+        // set.
         let is_ours = destination.is_new || options.part == Part::Finish;
         match stored {
             Some(stored) => self.set(&destination.file, &stored, 0o777, None)?,

@@ -2,8 +2,8 @@
 //!
 //! The key of a file consists of the names in its path, separated by `/`. A directory is stored as
 //! an empty object whose key ends with `/`. Some keys cannot be paths, and some names cannot be in
-//! keys. Each entry with such a key or name is refused. It is never renamed, because two entries
-//! could then get the same name.
+//! keys. The copy refuses each entry with such a key or name, and never renames the entry, because
+//! two entries could then get the same name.
 
 use crate::plan::is_reserved;
 use skep_s3::location::MOST_KEY;

@@ -1,9 +1,9 @@
 //! Downloads a large object in pieces. Several pieces are copied at the same time. The pieces are
 //! written to an incomplete copy, which later runs and other hosts find ([`crate::partial`]).
 //!
-//! Each piece is read from the object with the entity tag of the listing. It is written through its
-//! own descriptor and synced, and then the list of finished pieces records it. See the hazard in
-//! [`crate::large`].
+//! Each piece is read from the object with the entity tag of the listing. The piece is written
+//! through its own descriptor and synced. After the sync, the list of finished pieces records the
+//! piece. See the hazard in [`crate::large`].
 
 use super::local::Folder;
 use super::stored::Stored;
@@ -113,7 +113,7 @@ impl<'a> Large<'a> {
     }
 
     /// Makes one step of a unit of work: copies the next piece. Returns `false` if the unit has
-    /// ended. The unit that ends last gives the copy its name.
+    /// ended. The unit that ends last renames the copy to its final name.
     pub(super) fn step(&self) -> Result<bool, Failure> {
         let work = |index| {
             let result = self.copy(index);

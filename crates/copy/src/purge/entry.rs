@@ -65,8 +65,8 @@ impl EntryAttributes {
     /// Returns the time from which the age of the entry counts. `now` is the time of the file
     /// system.
     pub(crate) fn age_begin(&self, basis: AgeBasis, now: Timestamp) -> Timestamp {
-        // The owner can set the time of the last modification to any year. A time in the future
-        // would keep the file for ever, so the purge uses the time of the last change instead,
+        // The owner can set the time of the last modification to any year. A file with a time in
+        // the future would never be old, so the purge uses the time of the last change instead,
         // which only the file system sets.
         let modified = if self.modified > now { self.changed } else { self.modified };
         match basis {

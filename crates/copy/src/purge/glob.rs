@@ -9,7 +9,8 @@
 //! only from the loss of files. So such patterns are refused.
 //!
 //! Users choose the names of their files. So the time of a comparison grows only with the product
-//! of the lengths of pattern and path, even for names that a user has chosen to make it slow.
+//! of the lengths of pattern and path, even for names that a user has chosen to slow down the
+//! purge.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;

@@ -27,8 +27,9 @@ struct Original {
 /// The record of all files that have lost a name by this run, by inode number.
 #[derive(Debug)]
 pub(crate) struct RemovedNames {
-    /// The maps of the record. The lock of a map is held while a name of one of its files is
-    /// removed, so that no thread judges a file between the removal and its record.
+    /// The maps of the record. A thread holds the lock of a map while it removes a name of a file
+    /// in the map. So no thread checks a file between the removal of a name and the record of this
+    /// removal.
     parts: Vec<Mutex<HashMap<u64, Original>>>,
     /// Whether a name of any file may have been removed. Most trees have no file with several
     /// names, and then no thread needs a lock.

@@ -29,14 +29,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Number of entries in a unit of work. It is small, so that all threads work on one directory with
-/// many files, and large enough that they rarely wait for each other.
+/// Number of entries in a unit of work. This number is small, so that all threads work on one
+/// directory with many files. The number is also large enough that the threads rarely wait for each
+/// other.
 const ENTRIES: usize = 32;
 
 /// Number of levels below the top at which a thread lists [`BATCH`] entries of a directory at a
 /// time. At deeper levels, a thread lists [`ENTRIES`]. Without the smaller batches, a user could
-/// create a tree in which each of 2048 levels has a batch of directories with long names, which
-/// wait in memory at the same time.
+/// create a tree of 2048 levels, each with a batch of directories with long names, and all these
+/// names would be in memory at the same time.
 const WIDE_LEVELS: usize = 32;
 
 /// A unit of work for a thread.
@@ -49,8 +50,9 @@ pub(super) enum Work {
     Entries { directory: Arc<Directory>, names: Vec<OsString> },
 }
 
-/// A directory of the tree. It is open until all its entries are done. Then [`Drop`] removes the
-/// directory, if it is old and empty, and the user has asked for the removal of empty directories.
+/// A directory of the tree. The directory is open until the purge has processed all its entries.
+/// [`Drop`] then removes the directory, if it is old and empty, and the user has asked for the
+/// removal of empty directories.
 pub(super) struct Directory {
     pass: Arc<Pass>,
     /// `None` means that this is the top directory, which is never removed.
@@ -338,7 +340,8 @@ impl Directory {
     }
 
     /// Removes this directory from its parent if it is old, and no entry has stayed in it. In a
-    /// pass that does not remove, only counts it. Returns whether it was removed or counted.
+    /// pass that removes nothing, only counts the directory. Returns whether it was removed or
+    /// counted.
     fn remove_empty(&self, parent: &Self) -> Result<bool, Failure> {
         let pass = &self.pass;
         let is_wanted = pass.options.empty_directories
