@@ -5,9 +5,9 @@
 //! - The free amount is below the setting `low-free` (bytes) or [`LOW_FREE_INODES`] (inodes).
 //!
 //! The second condition keeps a large target `Normal` if its free percentage is low but its free
-//! space is still large. `Emergency` has the same rule with `emergency-percent`, `emergency-free`
-//! and [`EMERGENCY_FREE_INODES`]. A percentage of zero switches a rule off. A value of zero in
-//! `low-free` or `emergency-free` switches the rule off only for bytes.
+//! space is still large. For `Emergency`, the rule is the same, but with `emergency-percent`,
+//! `emergency-free` and [`EMERGENCY_FREE_INODES`]. A percentage of zero switches a rule off. A
+//! value of zero in `low-free` or `emergency-free` switches the rule off only for bytes.
 
 use crate::limits::{EMERGENCY_FREE_INODES, LOW_FREE_INODES};
 use skep_types::map::{Capacity, CapacityPool, Policy};

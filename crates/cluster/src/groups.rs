@@ -12,14 +12,15 @@
 //! # Invariants
 //! - A group has at least one serving member, and its primary is one of them. So no change removes
 //!   the last serving member.
-//! - The epoch rises by one with each change of the primary or of the serving members, and when a
-//!   member that does not serve is dropped or removed. With a restore of management, it rises by
-//!   far more ([`reopen`]). The epoch rises in no other case. Therefore a group has only one
-//!   primary in each epoch.
+//! - The epoch rises by one with each change of the primary or of the serving members. The epoch
+//!   also rises by one when a member that does not serve is dropped or removed. With a restore of
+//!   management, the epoch rises by far more ([`reopen`]). The epoch rises in no other case.
+//!   Therefore a group has only one primary in each epoch.
 //! - A group leaves an undecided epoch ([`is_undecided`]) only by the choice of a primary
-//!   (`TakeOver` or `HandOver`), and the epoch of that choice begins the term of the primary.
+//!   (`TakeOver` or `HandOver`). The term of this primary begins with the epoch of the choice.
 //! - `primary_since` is the epoch in which the current primary became the primary.
-//! - A member that does not serve never becomes the primary. It must first be marked as in sync.
+//! - A member that does not serve becomes the primary only after management has marked the member
+//!   as in sync.
 //!
 //! [`check_invariants`] asserts the invariants that a single state of a group can violate.
 //!

@@ -57,7 +57,7 @@ pub const MAX_TAKE_OVER_AFTER_MS: u32 = 75_000;
 /// it takes over. To this time, the member adds one part in [`CLOCK_DRIFT`] of the lease. During
 /// this wait, the primary completes a batch of requests that it began while the lease was valid.
 pub const LEASE_MARGIN: Duration = Duration::from_millis(200);
-/// The rates of the clocks of two hosts differ by less than one part in this number, because each
+/// The clock rates of two hosts differ by less than one part in this number, because each clock
 /// rate is within 1 % of the true rate.
 pub const CLOCK_DRIFT: u32 = 40;
 /// Maximum number of addresses of one node.

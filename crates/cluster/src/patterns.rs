@@ -236,8 +236,8 @@ fn narrow_at_first(components: &mut Vec<Component>, stripe_from: u64) {
 ///
 /// # Errors
 /// - `NoSpace` if there is no storage target to choose.
-/// - `InvalidArgument` if the combination of request, directory and cluster gives an invalid
-///   pattern, for example one with too many components.
+/// - `InvalidArgument` if the pattern that results from request, directory and cluster is invalid,
+///   for example because it has too many components.
 pub fn place(
     resolved: StripePattern,
     candidates: &Candidates,
@@ -288,8 +288,8 @@ fn refusal(closed: &ClosedGroup, origin: PatternOrigin) -> Error {
     Error::new(ErrorCode::NoSpace, what)
 }
 
-/// Drops the narrow first component if the next component also has a single group, so that the next
-/// component alone stores the file, except inline bytes, in one chunk file.
+/// Drops the narrow first component if the next component also has a single group. The next
+/// component alone then stores the file, except inline bytes, in one chunk file.
 fn drop_needless_narrow(components: &mut Vec<Component>) {
     let first = components.iter().take_while(|component| component.is_inline()).count();
     if let [narrow, wide] = &components[first..]

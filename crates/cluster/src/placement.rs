@@ -122,8 +122,8 @@ impl Candidates {
     /// [`Chooser::RandomRobin`] use and advance the cursor. All policies except
     /// [`Chooser::RoundRobin`] use the seed.
     ///
-    /// [`Chooser::Cluster`] and [`Chooser::Listed`] are not policies. They have the same effect as
-    /// [`Chooser::Balanced`].
+    /// [`Chooser::Cluster`] and [`Chooser::Listed`] are not policies. These two choosers have the
+    /// same effect as [`Chooser::Balanced`].
     pub fn choose(
         &self,
         chooser: Chooser,

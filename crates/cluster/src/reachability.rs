@@ -36,8 +36,8 @@ struct Contact {
     /// may be silent for longer than `silent_since_ms` shows.
     is_unheard: bool,
     reachability: Reachability,
-    /// The last outage of the node. It ended when the node became `Online`. `None` if the node has
-    /// not been away since the start of management.
+    /// The last outage of the node. The outage ended when the node became `Online`. `None` if the
+    /// node has not been away since the start of management.
     last_outage: Option<Outage>,
 }
 
@@ -271,9 +271,8 @@ impl SoftState {
     ///
     /// A gap of more than one lease between two ticks does not count as silence of the nodes. In
     /// such a gap, management itself was suspended or got no processor time, and its sockets may
-    /// have unread heartbeats. If the lease becomes shorter, the lease of each node that is
-    /// `Online` starts anew, because such a node begins to send heartbeats more often only after it
-    /// has received the new lease.
+    /// have unread heartbeats. If the lease becomes shorter, the lease of each `Online` node starts
+    /// anew, because a node sends heartbeats more often only after it has received the new lease.
     pub fn tick(&mut self, now_ms: u64, state: &ClusterState) -> ReachabilityChanges {
         debug_assert!(now_ms >= self.ticked_ms, "the clock of ticks never goes back");
         let lease_ms = u64::from(state.map().policy.lease_ms);

@@ -63,7 +63,7 @@ pub(crate) enum Changed {
 enum Field {
     /// A field of the policy.
     Policy { get: fn(&Policy) -> u64, put: fn(&mut Policy, u64) },
-    /// The feature level. It must never decrease.
+    /// The feature level, which must never decrease.
     FeatureLevel,
 }
 

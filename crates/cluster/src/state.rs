@@ -3,15 +3,16 @@
 //! same state.
 //!
 //! Owns the identity of nodes and targets, because an id belongs to one uuid for ever. Does not own
-//! reachability and free space. They are soft state ([`crate::reachability`]), which management
-//! adds to the map before it publishes the map. Does not own the map version either. Management
-//! assigns a version to each published map ([`crate::versions`]).
+//! reachability and free space. Reachability and free space are soft state
+//! ([`crate::reachability`]), which management adds to the map before it publishes the map. Does
+//! not own the map version either. Management assigns a version to each published map
+//! ([`crate::versions`]).
 //!
 //! # Invariants
 //! - All lists are in strictly ascending order of their ids. Every id is below the next id of its
 //!   kind.
 //! - Every server and every target in the map has a uuid, and no uuid belongs to two ids.
-//! - There are client details for exactly the client nodes in the map.
+//! - Each client node in the map has client details, and no other node has client details.
 //! - Every target belongs to a node in the map and to at most one group. The group has the kind of
 //!   the target. A target without a group waits for one.
 //! - Every group meets the invariants of [`crate::groups`].

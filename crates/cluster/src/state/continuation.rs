@@ -192,7 +192,7 @@ mod tests {
         let stolen = again(server(Storage, 4, &[41]), &storage);
         assert_eq!(copy.apply(&stolen).unwrap_err().code(), ErrorCode::NotPermitted);
 
-        // An administrator removes a server and its target. Both stay away.
+        // An administrator removes a server and its target. Neither of them can register again.
         let returns = again(server(Metadata, 3, &[31]), &metadata);
         assert_eq!(copy.apply(&returns).unwrap().node, metadata.node);
         copy.apply(&Command::RemoveTarget { target: metadata.targets[0] }).unwrap();

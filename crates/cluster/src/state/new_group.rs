@@ -6,9 +6,9 @@
 use skep_types::map::Consistency;
 use skep_types::{ClusterMap, Node, Target, TargetKind};
 
-/// Returns the command that creates a group of waiting metadata targets with as many members as the
-/// setting `metadata-copies` asks for, on different nodes and in different failure domains. If too
-/// few targets wait, returns a text with the number of waiting targets and the way to get more.
+/// Returns the command that creates a group of waiting metadata targets on different nodes and in
+/// different failure domains. The setting `metadata-copies` determines the number of members. If
+/// too few targets wait, returns a text with the number of waiting targets and the way to get more.
 pub(super) fn advice(map: &ClusterMap) -> String {
     let waits = |target: &&Target| {
         let is_new = target.consistency == Consistency::Good;

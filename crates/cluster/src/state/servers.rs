@@ -184,8 +184,8 @@ impl Durable {
             Some(id) => id,
             None if skipped.has_target(claim.target) && self.map.target(claim.target).is_none() => {
                 // The target was added after the backup of a restored management, and keeps its id.
-                // It is in no group: a metadata target reports its group to management, and a
-                // storage target returns to its group by `Self::return_to_group`.
+                // The target is in no group: a metadata target reports its group to management, and
+                // a storage target returns to its group by `Self::return_to_group`.
                 self.insert_target(claim.target, node, claim);
                 claim.target
             }

@@ -202,9 +202,8 @@ fn choosers_use_a_target_again_after_its_return() {
         assert_eq!(uses.len(), 8, "{word}: {uses:?}");
         assert!(uses.values().all(|uses| *uses >= 40), "{word}: {uses:?}");
     }
-    // If the requested number of targets exceeds the number of targets in the fittest tier, the
-    // established choosers use only the fittest tier, and the balanced policy also uses the next
-    // tier.
+    // If more targets are requested than the fittest tier has, the established choosers use only
+    // the fittest tier. The balanced policy also uses the next tier.
     let len = |(chooser, _)| maps[1].choose(chooser, 8, 1, &mut Cursor::default()).len();
     assert_eq!(Chooser::ALL.map(len), [7, 6, 6, 6, 2, 3]);
 }

@@ -53,7 +53,8 @@ fn metadata_targets_wait_for_a_group_if_copies_are_configured() {
     // The setting `metadata-copies` does not apply to storage targets.
     state.apply(&server(TargetKind::Storage, 3, &[31])).unwrap();
     assert!(state.map().group_of(TargetId::new(3)).is_some(), "{}", kind_word(NodeKind::Storage));
-    // A target that waits for a group registers again. The second registration gives it no group.
+    // A target that waits for a group registers again. The second registration creates no group for
+    // the target.
     assert!(!state.apply(&server(TargetKind::Metadata, 1, &[11])).unwrap().changed);
     assert!(state.map().group_of(FIRST).is_none());
     // A later change of the setting applies only to targets that register after the change.
