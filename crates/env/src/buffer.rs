@@ -26,9 +26,9 @@ use std::rc::Rc;
 const SMALLEST_CLASS: usize = 4096;
 const LARGEST_CLASS: usize = 8 << 20;
 const POOLED_PER_CLASS: usize = 16;
-/// Minimum size in bytes from which on a buffer's memory comes from `mmap` and not from the
-/// allocator. The kernel adds zeroed pages to a mapping on first use. The allocator would have to
-/// zero the whole aligned block during the allocation.
+/// Minimum size in bytes of a buffer whose memory comes from `mmap` instead of the allocator. The
+/// kernel adds zeroed pages to a mapping on first use. The allocator would have to zero the whole
+/// aligned block during the allocation.
 const SMALLEST_MAPPED: usize = 256 << 10;
 
 /// Memory that is freed or unmapped when dropped.
@@ -103,8 +103,8 @@ impl Memory {
             map(capacity)
         } else {
             // SAFETY: the layout has a size of at least one page. This call zeroes the bytes before
-            // any reader can access them. A page that is new from the kernel costs the same with
-            // and without zeroing.
+            // any reader can access them. Zeroing costs no time for pages that the allocator has
+            // just received from the kernel, because these pages are zero already.
             unsafe { std::alloc::alloc_zeroed(layout(capacity)) }
         };
         let start = NonNull::new(raw).unwrap_or_else(|| handle_alloc_error(layout(capacity)));
@@ -264,7 +264,7 @@ impl Buf {
     /// Copies `bytes` into the buffer from offset `at` on.
     ///
     /// # Panics
-    /// Panics if `bytes` do not fit into the buffer from `at` on, and if a guard of [`Self::bytes`]
+    /// Panics if `bytes` do not fit into the buffer from `at` on, or if a guard of [`Self::bytes`]
     /// exists for any part of the memory.
     pub fn write(&self, at: usize, bytes: &[u8]) {
         assert!(at <= self.len && bytes.len() <= self.len - at, "write within its buffer");

@@ -113,8 +113,8 @@ struct Loop {
 }
 
 thread_local! {
-    /// The ids of the next operation and timer of this thread. A task that an earlier loop of the
-    /// thread has left behind may still hold an id, so the thread never reuses an id.
+    /// The ids of the next operation and timer of this thread. A task of an earlier loop of the
+    /// thread may still exist and hold an id, so the thread never reuses an id.
     static NEXT_NUMBERS: Cell<(u64, u64)> = const { Cell::new((0, 0)) };
     static LOOP: RefCell<Option<Loop>> = const { RefCell::new(None) };
     /// Time for which the loops of this thread have waited for completions and timers.
@@ -464,7 +464,7 @@ pub fn expect_reply(time: ReplyTime) -> ExpectedReply {
 #[derive(Debug)]
 pub struct ExpectedReply {
     time: ReplyTime,
-    /// Keeps the value on the thread of its loop.
+    /// Makes the type `!Send`, so that the value stays on the thread of its loop.
     _thread: std::marker::PhantomData<Rc<()>>,
 }
 

@@ -45,10 +45,9 @@ fn checked(result: i32) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Returns capacity and free space of the file system that holds `path`, as this process may use
-/// it. Blocks that the file system reserves count neither as capacity nor as free, as in the
-/// percentages of `df(1)`. If reserved blocks counted, a disk with a large reserve would count as
-/// nearly full.
+/// Returns the capacity and the free space of the file system that holds `path`. Blocks that the
+/// file system reserves count neither as capacity nor as free, as in the percentages of `df(1)`. If
+/// reserved blocks counted, a disk with a large reserve would count as nearly full.
 ///
 /// # Errors
 /// Returns the errors of `statvfs(3)`.

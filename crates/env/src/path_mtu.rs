@@ -65,7 +65,7 @@ pub fn probe_path(peer: SocketAddr) -> io::Result<Option<PathMtu>> {
         Fate::TooLarge(reported) => return result(Some(reported), true),
         Fate::Lost => {}
     }
-    // A host must accept packets of this size.
+    // The standards of IP require every host to accept packets of this size in bytes.
     let least = if peer.is_ipv4() { 576 } else { 1280 };
     if interface <= least || !matches!(fate(peer, least)?, Fate::Arrived) {
         return result(None, false);

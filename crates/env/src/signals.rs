@@ -136,8 +136,8 @@ impl Signals {
     }
 
     /// Returns the signals of `numbers` that this process does not ignore. A command that handles
-    /// these signals continues if a signal arrives that its parent made it ignore, such as SIGINT
-    /// in a background command of a shell without job control.
+    /// only these signals continues after a signal that its parent made it ignore. An example is
+    /// SIGINT in a background command of a shell without job control.
     pub fn not_ignored(numbers: &[i32]) -> Vec<i32> {
         numbers.iter().copied().filter(|number| !Self::is_ignored(*number)).collect()
     }
@@ -149,7 +149,8 @@ impl Signals {
     /// control makes its background commands ignore SIGINT and SIGQUIT, and `nohup` makes a command
     /// ignore SIGHUP. The kernel still delivers such a signal to a process that blocks the signal.
     ///
-    /// Values are not dropped. Other signals that the process blocks stay blocked.
+    /// The function drops no values of the program. Other signals that the process blocks stay
+    /// blocked.
     pub fn end_process(number: i32) -> ! {
         // SAFETY: `SIG_DFL` is no function of this process, and `raise` takes no pointers. The set
         // is initialised by `sigemptyset` before it is used.

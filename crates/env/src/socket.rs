@@ -311,8 +311,8 @@ impl TcpStream {
         Ok(())
     }
 
-    /// Sends one part, as most requests and replies are. In contrast to a list of parts, one part
-    /// needs no message header and no vectors, which the kernel would copy.
+    /// Sends a message of one part, like most requests and replies. Unlike several parts, one part
+    /// needs no message header and no vectors, which the kernel would have to copy.
     async fn send_part(&self, part: MessagePart) -> io::Result<()> {
         let (start, len) = part.range();
         let mut state = Box::new((part, Rc::clone(&self.0)));

@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bound_thread_hands_its_cpus_down_to_new_threads() {
+    fn new_thread_inherits_the_cpus_of_a_bound_thread() {
         let cpus = available_cpus();
         let chosen = vec![cpus[cpus.len() - 1]];
         let expected = chosen.clone();

@@ -21,7 +21,8 @@ pub struct Advertised {
     pub unused: Vec<HostAddress>,
 }
 
-/// Returns `address` with `port` if it has no port. An IPv6 address without brackets has no port.
+/// Appends `port` to an address without a port. An IPv6 address without brackets counts as an
+/// address without a port.
 pub fn with_port(address: &str, port: u16) -> String {
     if address.parse::<std::net::Ipv6Addr>().is_ok() {
         return format!("[{address}]:{port}");
@@ -118,8 +119,8 @@ fn choose(
     Ok(Advertised { addresses: chosen.into_iter().map(text).collect(), unused })
 }
 
-/// Returns the addresses that the settings determine without the addresses of the host. `None` if
-/// the settings determine no addresses.
+/// Returns the addresses that follow from the settings alone. `None` means that the addresses
+/// depend on the network interfaces of this host.
 fn fixed(bound: SocketAddr, advertise: &[String]) -> Option<Vec<String>> {
     if !advertise.is_empty() {
         return Some(advertise.iter().map(|it| with_port(it, bound.port())).collect());
@@ -127,8 +128,7 @@ fn fixed(bound: SocketAddr, advertise: &[String]) -> Option<Vec<String>> {
     (!bound.ip().is_unspecified()).then(|| vec![bound.to_string()])
 }
 
-/// Returns the addresses of this host at which the listener accepts connections. The listener
-/// listens on all addresses.
+/// Returns the addresses of this host at which a listener on all addresses accepts connections.
 fn candidates(bound: SocketAddr) -> Result<Vec<HostAddress>> {
     let mut found = host_addresses()?;
     found.retain(|it| serves(bound, it.address));

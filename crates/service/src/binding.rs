@@ -1,9 +1,9 @@
 //! Binds a service to CPUs or to a NUMA node (`node.cpus`, `node.numa_node`).
 //!
-//! The kernel takes the memory of a thread from the node on which the thread runs. So threads that
-//! are bound to CPUs of one node use memory of this node. If the settings name a NUMA node, the
-//! service also asks the kernel for memory of this node, so that the memory is near even if another
-//! thread touches it first.
+//! The kernel allocates the memory of a thread on the node on which the thread runs. So threads
+//! that are bound to CPUs of one node use memory of this node. If the settings name a NUMA node,
+//! the service also asks the kernel to allocate memory on this node, even if the thread that first
+//! uses the memory runs on another node.
 
 use crate::NodeSettings;
 use skep_env::{available_cpus, bind_to_cpus, prefer_memory_of};
@@ -59,8 +59,8 @@ pub fn bind(settings: &NodeSettings) -> Result<()> {
         None => tracing::info!("the threads run on CPUs {shown}"),
         Some(node) => {
             tracing::info!("the threads run on NUMA node {node} (CPUs {shown})");
-            // A container may refuse this call. Even without this call, most memory is near,
-            // because the threads run on the node.
+            // The kernel may refuse this call in a container. Without the call, most memory is
+            // still on the NUMA node, because the threads run on this node.
             if let Err(error) = prefer_memory_of(node) {
                 tracing::warn!(
                     "cannot prefer the memory of NUMA node {node}: {error}; most memory is on this \

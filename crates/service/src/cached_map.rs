@@ -102,7 +102,7 @@ fn pause(cached: Option<&ClusterMap>, newest: &ClusterMap) -> Option<Duration> {
 
 /// Persists the newest map whenever it changes, and stores the map and the addresses of management
 /// in it for the commands of this host ([`known_map`], [`known_management`]). The caller must
-/// notify `changed` when the cell has a different map, and must spawn this function as a task.
+/// notify `changed` when `cell` contains a different map, and must spawn this function as a task.
 /// `given` are the addresses in the service's token.
 pub(crate) async fn keep(
     directory: PathBuf,
@@ -158,7 +158,7 @@ pub(crate) async fn keep(
 async fn write(path: PathBuf, cached: CachedMap, given: Vec<String>) -> Result<()> {
     let (sender, done) = Mailbox::new(1)?;
     let body = move || {
-        // The receiver no longer exists if the service has ended.
+        // Ignore an error: the receiver no longer exists if the service has ended.
         let _ = sender.send(replace_atomically(&path, &cached.to_file()));
         let learned = management_addresses(&cached.map);
         known_management::remember(cached.map.cluster, &given, &learned);

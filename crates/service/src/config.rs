@@ -67,8 +67,8 @@ pub fn check<T: Manual>(table: Table, origin: &str) -> Result<()> {
     load_from::<T>(Some((origin.to_owned(), Ok(table))), &[]).map(drop)
 }
 
-/// Loads settings from a table and the command line. The table comes with its origin. A file that
-/// cannot be read has the reason in the place of its table.
+/// Loads settings from a table and the command line. `table` has the origin of the table, and
+/// either the table or the reason why its file cannot be read.
 fn load_from<T: Manual>(
     table: Option<(String, std::result::Result<Table, String>)>,
     overrides: &[(String, String)],
@@ -174,8 +174,8 @@ fn read(path: &Path) -> std::result::Result<Table, String> {
     text.parse().map_err(|error: toml::de::Error| error.to_string().trim().to_owned())
 }
 
-/// Lists the values of a table by dotted keys. Lists a table in the place of a plain value as a
-/// value, so that the caller refuses this table.
+/// Lists the values of a table by dotted keys. If the file has a table where a plain value is
+/// expected, lists the table as a value, which the caller then refuses.
 fn flatten(
     prefix: &str,
     table: &Table,

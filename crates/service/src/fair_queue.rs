@@ -7,7 +7,7 @@
 //! # Invariants
 //! - A client with entries is in the ring exactly once, and a client without entries is not in the
 //!   ring.
-//! - The entries of one client leave in the order in which they were added.
+//! - The entries of one client leave the queue in the order in which they were added.
 //! - The deficit of a client that is not being visited is less than the cost of its first entry.
 //!
 //! Held by the test `entries_of_a_client_leave_the_queue_once_and_in_order`: the order, which
@@ -128,8 +128,8 @@ impl<T> FairQueue<T> {
         if waiting.entries.is_empty() {
             self.remove_client(client);
         } else if removed > 0 {
-            // The client may have saved its deficit for the removed entry, and the next entry may
-            // cost less.
+            // The deficit was less than the cost of the removed entry. The next entry may cost less
+            // than the deficit, which an invariant forbids, so the client loses the deficit.
             waiting.deficit = 0;
         }
     }

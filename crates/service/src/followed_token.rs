@@ -105,8 +105,7 @@ struct FollowedToken {
     /// The token at the start of the process, with the secrets that the process uses. The process
     /// refuses a token of another cluster.
     token: JoinToken,
-    /// A copy of the secrets that the process used when management had accepted the newest of these
-    /// secrets.
+    /// A copy of the secrets that the process used when management last accepted the newest secret.
     proven: Secrets,
     /// Stamps of the files when the process last read their tokens successfully. The process takes
     /// the stamps before it reads the files, so that the next check notices a change during the
@@ -139,7 +138,7 @@ impl FollowedToken {
     }
 
     /// If the files have changed, or if the process must repeat the proof of their token, reads and
-    /// uses the secrets in the files. After an error of the files, the process keeps its current
+    /// uses the secrets in the files. If a file cannot be read, the process keeps its current
     /// secrets, and the next check rereads the files.
     async fn look<P: Future<Output = Result<()>>>(
         &mut self,
@@ -287,7 +286,7 @@ mod tests {
         {
             let looking = std::pin::pin!(followed.look(read, prove));
             let checked = looking.poll(&mut Context::from_waker(Waker::noop()));
-            assert_eq!(checked, Poll::Ready(()), "the reply is there at once");
+            assert_eq!(checked, Poll::Ready(()), "the reply arrives immediately");
         }
         followed.reported.clone()
     }
@@ -433,7 +432,7 @@ mod tests {
         let (old, new) = (token(1), token(1));
         write_lines(&file, &[new.to_text()]);
         let mut followed = FollowedToken::new(vec![file.clone()], old.clone());
-        let away = || Err(Error::new(ErrorCode::Io, "the server of the file is away"));
+        let away = || Err(Error::new(ErrorCode::Io, "the file server does not reply"));
         assert!(look(&mut followed, away, None).is_some());
         // The file has not changed since the failed read, but the process must reread the file.
         assert_eq!(look(&mut followed, || read_token(&file), None), None);

@@ -1,6 +1,6 @@
 //! The addresses of a cluster's management that this host has learned from cluster maps.
 //!
-//! A token, or an address on a command line, only has to reach the cluster once. The token or the
+//! A token, or an address on a command line, needs to reach the cluster only once. The token or the
 //! command line may name only one management node, which may be down while the other management
 //! nodes serve. So services, mounts and commands store the addresses of management in each new
 //! cluster map in a file of this host. Commands and new mounts try the given addresses first, and
@@ -109,7 +109,8 @@ pub(crate) fn read_regular(path: &Path) -> std::io::Result<Vec<u8>> {
     if !std::fs::metadata(path)?.is_file() {
         return wrong("the path is not a regular file");
     }
-    // The user may replace the file after this check.
+    // The user of the services may replace the file by a pipe after this check, so the open must
+    // not block.
     let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
     if !file.metadata()?.is_file() {
         return wrong("the path is not a regular file");

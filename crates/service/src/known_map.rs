@@ -3,8 +3,8 @@
 //!
 //! Services, mounts and commands write each changed map to a file of this host. The health check
 //! uses only the addresses of the services in this file. No service and no mount uses this file: a
-//! service starts with the map in its own directory ([`crate::cached_map`]), since that map must
-//! not be older than the service.
+//! service starts with the map in its own directory ([`crate::cached_map`]), because a service must
+//! not start with a map from before its registration.
 //!
 //! [`crate::known_management`] has the directory of the file, and the addresses of management.
 //!

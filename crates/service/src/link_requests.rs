@@ -98,8 +98,8 @@ pub fn is_link_request(message: u16) -> bool {
     [DiscardData::ID, GiveData::ID, MeasureLink::ID].contains(&message)
 }
 
-/// Handles a request that measures the network. A measurement runs in a separate task. If `links`
-/// is `None`, this process cannot connect to other services, so it refuses to measure.
+/// Handles a request that measures the network. A measurement runs in a separate task. `None` for
+/// `links` means that this process cannot connect to other services, and refuses to measure.
 pub fn answer(links: Option<&Rc<Links>>, incoming: Incoming, outbox: &Rc<Outbox>) {
     let Incoming { header, body, data, .. } = incoming;
     let result = match header.message {

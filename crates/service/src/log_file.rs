@@ -50,7 +50,7 @@ impl LogFile {
         output_file(2).map(|(path, metadata)| Self { path, metadata })
     }
 
-    /// Whether the name of the file leads to another file or to no file.
+    /// Whether the name of the file now refers to another file or to no file.
     fn is_renamed(&self) -> bool {
         !std::fs::symlink_metadata(&self.path).is_ok_and(|named| is_same(&named, &self.metadata))
     }

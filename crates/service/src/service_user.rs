@@ -57,7 +57,8 @@ const ENTER: u32 = 0o1;
 const SHARED: u32 = 0o022;
 /// Mode bit of a directory in which users can replace only their own files.
 const STICKY: u32 = 0o1000;
-/// The directory of the settings, which may be opened to the group of the user.
+/// Name of the directory with the settings of Skep. The group of the user may get access to a
+/// directory with this name.
 const SETTINGS_DIRECTORY: &str = "skep";
 
 /// A user of this host.
@@ -262,8 +263,8 @@ impl ServiceUser {
         self.take(&top, path)
     }
 
-    /// Like [`Self::take_directory`], for a path that the user has named. Gives only files in a
-    /// directory that belongs to the user already, and ignores other directories.
+    /// Like [`Self::take_directory`], for a path that the user has named. Changes owners only below
+    /// a directory that already belongs to the user, and ignores other directories.
     ///
     /// # Errors
     /// Returns the same errors as [`Self::take_directory`].
@@ -309,7 +310,7 @@ impl ServiceUser {
     }
 
     /// Like [`Self::take_directory`], for a directory without a record of its identity. Creates the
-    /// directory if it is missing. `known` are the names of the service's files in it.
+    /// directory if it is missing. `known` are the names of the service's files in the directory.
     ///
     /// # Errors
     /// - `Configuration` if a directory of root contains other files, but not the first of `known`.

@@ -263,8 +263,8 @@ mod tests {
         static PREEMPTIONS: std::cell::Cell<i64> = const { std::cell::Cell::new(0) };
     }
 
-    /// Returns the state of a loop in a conversation on an idle host, whose last traffic was at
-    /// `now`.
+    /// Returns the state of a loop on an idle host. The loop is in a conversation with a peer, and
+    /// its last traffic was at `now`.
     fn talking(now: Duration) -> Spin {
         let mut spin = Spin::default();
         spin.set_limit(LIMIT);
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn loop_polls_for_fast_syncs() {
+    fn loop_polls_for_replies_after_fast_syncs() {
         let mut now = Duration::from_secs(1);
         let mut spin = talking(now);
         spin.expect(ReplyTime::AfterSync);

@@ -106,7 +106,7 @@ proptest! {
 
     /// Clients with different costs get equal shares of the cost, not of the number of entries.
     #[test]
-    fn busy_clients_get_equal_shares(costs in prop::collection::vec(1..=HIGHEST, 2..5)) {
+    fn busy_clients_get_equal_shares_of_cost(costs in prop::collection::vec(1..=HIGHEST, 2..5)) {
         let mut queue = FairQueue::new(QUANTUM);
         let clients = 0..u32::try_from(costs.len()).unwrap();
         for (of, cost) in clients.zip(&costs) {

@@ -344,8 +344,8 @@ mod tests {
         assert!(in_group.contains("--init") && !in_group.contains("--lost"), "{in_group}");
         let alone = missing(&metadata, Some((GroupId::new(7), 1)));
         assert!(alone.contains("backups.md") && !alone.contains("--lost"), "{alone}");
-        // A target that was marked as lost does not come back, so a new target can use its
-        // directory.
+        // A target that was marked as lost never returns to the cluster, so a new target can use
+        // its directory.
         cache_map(dir.path(), Consistency::Bad);
         let given_up = problem(&with_target);
         assert!(given_up.contains("marked as lost") && given_up.contains("--init"), "{given_up}");

@@ -1,6 +1,6 @@
 //! The group of a storage target, in a file of the target's directory. The bytes of the target's
-//! files belong to this group. If management is restored from a backup that does not have the
-//! target, the target registers with this group and returns to it.
+//! files belong to this group. If management is restored from a backup without the target, the
+//! target registers again as a member of this group.
 //!
 //! Management owns the group. This module only keeps its id, in the file `storage-group`: a decimal
 //! number and a line break.

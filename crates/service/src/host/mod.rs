@@ -67,7 +67,7 @@ pub enum TargetEvent {
         /// The authenticated peer.
         peer: Peer,
     },
-    /// The cell with the cluster map holds a new map.
+    /// The main thread has stored a new cluster map in [`TargetStart::map`].
     MapChanged,
     /// The target must answer with its health, after a small read of its device.
     Probe(Probe),
@@ -76,7 +76,7 @@ pub enum TargetEvent {
     Stop,
 }
 
-/// Everything that a target's thread gets when it starts.
+/// The parameters of the function that serves a target.
 #[derive(Debug)]
 pub struct TargetStart {
     /// The target's directory, locked by this process.
@@ -249,7 +249,7 @@ impl Host {
         Ok((opened, failed.into_iter().map(unserved).collect()))
     }
 
-    /// Returns the claim of a target for the registration at management.
+    /// Returns the description of a target that the node sends to management at its registration.
     fn claim(&self, directory: &Directory) -> TargetClaim {
         let (_, _, kind) = self.kinds();
         TargetClaim {

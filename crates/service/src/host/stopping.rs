@@ -67,7 +67,7 @@ impl ServingNode {
     }
 
     /// Handles the end of a target's thread. If the role of the target has changed, reopens the
-    /// target. `reopened` are the targets that were opened before.
+    /// target. `reopened` are the targets that this service has already reopened while it stops.
     fn on_stopped(
         &self,
         ended: &RunningTarget,

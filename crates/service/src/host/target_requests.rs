@@ -1,6 +1,6 @@
 //! Requests that change the targets of a running node: `AddTarget` and `StopTarget`.
 //!
-//! Other modules have the list of added targets (`added_targets`), initialise the directories of
+//! Other modules store the list of added targets (`added_targets`), initialise the directories of
 //! targets (`init`), and run their threads (`targets`). Management removes targets from the
 //! cluster.
 

@@ -58,7 +58,7 @@ fn user_is_found_by_its_whole_name() {
 }
 
 #[test]
-fn directory_of_root_is_given_to_the_user_once() {
+fn owner_of_a_root_directory_changes_to_the_user_once() {
     let site = Site::new();
     symlink(site.path("host"), site.path("target/link")).unwrap();
     std::fs::create_dir(site.path("target/lost+found")).unwrap();
