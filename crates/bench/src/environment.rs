@@ -1,5 +1,5 @@
 //! The environment of a host: its distribution, kernel, hardware, settings and mount. A run stores
-//! this record with its results, so that readers of the results can judge them.
+//! this record with its results, so that a reader can judge the results.
 
 mod machine;
 

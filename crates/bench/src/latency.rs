@@ -92,8 +92,7 @@ impl Durations {
         let all: u64 = self.0.values().sum();
         let microseconds = |bucket: u32| largest(bucket) as f64 / 1000.0;
         let percentile = |share: f64| {
-            // The rank, by duration, of the slowest operation in this share of the fastest
-            // operations.
+            // Rank of the percentile in the ascending order of all durations.
             let rank = (all as f64 * share).ceil() as u64;
             let mut passed = 0;
             let found = self.0.iter().find(|(_, count)| {

@@ -3,11 +3,12 @@
 //!
 //! The controller is the process that the user starts. For each host, the launcher runs the host's
 //! command prefix to start an *agent* ([`agent()`]) on this host. The launcher exchanges lines of
-//! JSON with the agent over standard input and output. Such an exchange needs no port, and is
-//! possible with any command that runs a program on a host, such as ssh or `ip netns exec`, and
-//! without such a command. An agent starts the *workers* of its host ([`worker()`]), one for each
-//! process, and forwards their messages. If the controller exits for any reason, the input of
-//! agents and workers ends. The workers then remove the files that they have created, and exit.
+//! JSON with the agent over standard input and output. Such an exchange needs no port, and works
+//! with any command that runs a program on a host, such as ssh or `ip netns exec`. On the host of
+//! the controller, the exchange needs no such command. An agent starts the *workers* of its host
+//! ([`worker()`]), one for each process, and forwards their messages. If the controller exits for
+//! any reason, the input of agents and workers ends. The workers then remove the files that they
+//! have created, and exit.
 //!
 //! Every wait has a time limit. A phase fails if no process makes progress for the time limit of
 //! the plan.

@@ -66,7 +66,7 @@ pub(crate) const CLOCK_TRIPS: usize = 16;
 /// stores the last bytes.
 pub(crate) const KEPT_ERRORS_BYTES: u64 = 2048;
 /// Time for which a process that measures the network spins while it waits for a reply. After this
-/// time, it sleeps. The event loops of a mount's threads spin for as long.
+/// time, it sleeps. The event loops of a mount's threads spin for the same time.
 pub(crate) const NET_SPIN: Duration = Duration::from_micros(50);
 /// Interval at which a run checks whether the user has interrupted it, while it waits for a
 /// service.

@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_plans_are_refused() {
+    fn invalid_storage_plans_are_refused() {
         let problem = |change: fn(&mut Plan)| {
             let mut plan = Plan::default();
             change(&mut plan);

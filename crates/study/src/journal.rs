@@ -77,7 +77,7 @@ impl Journal {
         let mut journal = Self { path, file, len: 0 };
         journal.lock()?;
         if let Err(error) = journal.append(&Record::Study(study.clone())) {
-            // Remove the incomplete journal, which has no result yet. With the file, the next
+            // Remove the incomplete journal, which has no result yet. If the file stayed, the next
             // attempt would fail with `Exists`.
             let _ = std::fs::remove_file(&journal.path);
             return Err(error);
@@ -221,7 +221,8 @@ fn parse(text: &[u8]) -> Result<Contents> {
     let mut whole_bytes = 0;
     for (index, line) in text.split_inclusive(|byte| *byte == b'\n').enumerate() {
         // A line without a newline comes from an interrupted write that was never synced. Ignore
-        // the incomplete last line, even if it can be parsed. The resumed study repeats its run.
+        // the incomplete last line, even if it can be parsed. The resumed study repeats the run of
+        // this line.
         let Some(line) = line.strip_suffix(b"\n") else { break };
         let record = serde_json::from_slice(line).map_err(|error| {
             Error::new(

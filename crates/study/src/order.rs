@@ -44,8 +44,8 @@ pub fn list(plan: &Plan) -> Vec<Run> {
     runs
 }
 
-/// Returns the blocks of a plan in the order in which they run. Each has a random number from 0 to
-/// 1, from which [`wait`] computes the wait before this block.
+/// Returns the blocks of a plan in the order in which they run. Each block has a random number from
+/// 0 to 1, from which [`wait`] computes the wait before this block.
 pub fn blocks(plan: &Plan) -> Vec<(f64, Vec<Run>)> {
     let runs = list(plan);
     let mut blocks: Vec<Vec<Run>> = runs.chunks(plan.block as usize).map(<[Run]>::to_vec).collect();

@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn azure_scale_has_the_published_numbers_of_hosts() {
+    fn plan_azure_scale_has_the_published_numbers_of_hosts() {
         let plan = Plan::parse(text("azure-scale").expect("a plan")).expect("valid");
         let lab = lab::description(plan.lab.as_ref().expect("a lab")).expect("a shape");
         assert_eq!((lab.servers, lab.clients), (20, 46));

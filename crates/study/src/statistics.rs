@@ -28,7 +28,7 @@ pub struct Summary {
     pub q1: f64,
     /// The median.
     pub median: f64,
-    /// Third quartile, computed like the first.
+    /// Third quartile, computed like the first quartile.
     pub q3: f64,
     /// The largest value.
     pub max: f64,
@@ -123,7 +123,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn summaries_equal_those_of_the_program_r() {
+    fn summaries_equal_the_summaries_of_the_program_r() {
         // Expected: quantile(x), sd(x), boxplot.stats(x) of R for x = c(2, 4, 4, 5, 7, 9, 30).
         let summary = Summary::of(&[9.0, 4.0, 2.0, 30.0, 4.0, 5.0, 7.0]).expect("values");
         assert_eq!((summary.q1, summary.median, summary.q3), (4.0, 5.0, 8.0));

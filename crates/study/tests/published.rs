@@ -68,7 +68,7 @@ fn published_plans_are_built_in_and_reports_match_results() {
     for name in ["scenario1", "scenario2", "concurrent", "six-targets"] {
         let (contents, report) = study(name);
         // The study `six-targets` has no predefined plan. This study was made after the other
-        // studies, for a question that they had left open.
+        // studies, to answer a question that the other studies had left open.
         let ready = plans::text(name).ok();
         assert!(ready.is_some() || name == "six-targets", "{name}");
         assert!(ready.is_none_or(|ready| contents.study.plan == ready), "{name}");

@@ -81,8 +81,8 @@ fn cpu_seconds() -> Outcome<f64> {
 /// for the mount of a file system, and for the directory in which its servers store their data.
 ///
 /// The function drops one file at a time. The benchmark does not use `/proc/sys/vm/drop_caches`,
-/// which drops the caches of the whole machine and needs root. A write to that file also blocks on
-/// every mounted file system, even on a file system that hangs.
+/// which drops the caches of the whole machine and needs root. A write to that file also waits for
+/// every mounted file system, and never ends if one of the file systems hangs.
 fn drop_cached_data(directory: &Path) -> Outcome {
     let named = |error: std::io::Error| {
         format!("cannot drop the cached data below {}: {error}", directory.display())

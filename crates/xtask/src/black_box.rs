@@ -29,9 +29,9 @@ const OF_THE_HOST: &[&str] = &["deploy", "ondemand", "deploy_copies", "staging"]
 /// [`WORKERS`] workers. If the list took less time, its worker would end early, and processors
 /// would be idle.
 ///
-/// The worker runs the programs in this order. `metadata_groups` limits the pauses of programs, so
-/// it runs last: the programs with the most disk traffic (`kills`, `power_losses`, `packages`) have
-/// ended by then.
+/// The worker runs the programs in this order. The tests in `metadata_groups` fail if an operation
+/// pauses for too long, so this program runs last. By then, the programs with the most disk traffic
+/// (`kills`, `power_losses`, `packages`) have ended.
 const WAITING: &[&str] = &[
     "notifications",
     "mount_ends",
@@ -156,8 +156,9 @@ impl Ticks {
         Self::parse(&stat).unwrap_or_default()
     }
 
-    /// Parses the text of `/proc/stat`. Its first line has the times of all processors: user,
-    /// nice, system, idle, iowait, irq, softirq and steal. Later fields repeat parts of the first.
+    /// Parses the text of `/proc/stat`. Its first line has the times of all processors: user, nice,
+    /// system, idle, iowait, irq, softirq and steal. The fields after these (guest and guest_nice)
+    /// are already part of user and nice.
     fn parse(stat: &str) -> Option<Self> {
         let fields = stat.lines().next()?.strip_prefix("cpu ")?.split_whitespace().take(8);
         let times = fields.map(|field| field.parse().ok()).collect::<Option<Vec<u64>>>()?;
@@ -244,7 +245,7 @@ fn command(program: &Program) -> Command {
         .env("CARGO", env!("CARGO"))
         .env("CARGO_MANIFEST_DIR", &program.package)
         .current_dir(&program.package);
-    // The tests of packages run this program.
+    // The tests of packages run the executable of xtask.
     if let Ok(xtask) = std::env::current_exe() {
         command.env("SKEP_XTASK", xtask);
     }

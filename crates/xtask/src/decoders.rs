@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_decoder_has_a_target_for_lib_fuzzer() {
+    fn each_decoder_has_a_fuzz_target() {
         let manifest = include_str!("../../../fuzz/Cargo.toml");
         for decoder in all() {
             assert!(manifest.contains(&format!("name = \"{}\"", decoder.name)), "{}", decoder.name);

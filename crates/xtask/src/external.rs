@@ -31,7 +31,7 @@ pub(crate) struct Options {
     seconds: u32,
 }
 
-/// The tests or programs of a suite. The decision does not depend on the name of the suite.
+/// The tests or programs that a suite runs.
 #[derive(Clone, Copy)]
 enum Runs {
     /// Test cases of `skep-testkit`.
@@ -52,7 +52,8 @@ enum Runs {
         /// Whether the mounts use /dev/fuse instead of io_uring.
         is_over_device: bool,
     },
-    /// The page of the monitor, first with a cluster, then as in [`measure_large_page`].
+    /// The page of the monitor, first with a real cluster, then with a large simulated cluster
+    /// ([`measure_large_page`]).
     MonitorPage,
     /// The model of epoch changes.
     EpochModel,

@@ -5,8 +5,9 @@
 //! machine. The directory `fuzz/` contains the same decoders for libFuzzer, which uses code
 //! coverage in its search, but needs a nightly compiler.
 //!
-//! A run writes an input that fails to [`FAILURES`]. Commit this file together with the repair.
-//! Each later run, including the runs of CI, first checks all inputs in that directory.
+//! If a decoder fails with an input, the run writes the input to a file in [`FAILURES`]. Commit
+//! this file together with the repair. Each later run, including the runs of CI, first checks all
+//! inputs in that directory.
 
 use crate::built::KERNEL_REQUESTS_FEATURE;
 use crate::repository::{Outcome, root, run as call};

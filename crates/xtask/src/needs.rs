@@ -1,5 +1,5 @@
-//! The requirements of tests on the machine: programs (listed by Debian package), root, and
-//! `/dev/fuse`.
+//! The requirements of tests that a machine must meet: programs (listed by Debian package), root,
+//! and `/dev/fuse`.
 
 use crate::repository::Outcome;
 use std::path::Path;

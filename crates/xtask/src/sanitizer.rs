@@ -10,7 +10,7 @@ use crate::needs::{has_nightly, is_root};
 use crate::repository::{Outcome, root, run as call};
 use std::fs;
 
-/// The programs of tests. These programs cause most kinds of requests.
+/// The test programs that the suite runs. Together, the programs cause most kinds of requests.
 const TESTS: [&str; 3] = ["posix", "inline", "kills"];
 
 /// Returns a missing requirement with its remedy: the user root, or the nightly compiler.

@@ -1,5 +1,5 @@
 //! `cargo xtask suites`: installs the external test suites that black-box tests run. The suites are
-//! programs, and not dependencies, because Skep does not link them.
+//! separate programs, and not dependencies, because Skep does not link with the suites.
 
 use crate::repository::{Outcome, root, run as call};
 

@@ -2,7 +2,7 @@
 //! of a virtual machine of a cloud.
 //!
 //! All values come from files of the kernel and of cloud-init. This module neither uses the network
-//! nor starts a program. A value that a file does not have is left out.
+//! nor starts a program. The description of the machine omits values that no file contains.
 
 use crate::limits::MAX_DEVICES;
 use serde::{Deserialize, Serialize};

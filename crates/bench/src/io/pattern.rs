@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn segments_are_laid_out_like_in_ior() {
+    fn segments_have_the_same_offsets_as_in_ior() {
         let mut plan = Plan { transfer_bytes: 8, block_bytes: 16, segments: 2, ..Plan::default() };
         // Segment 0 has the blocks of ranks 0, 1 and 2. Segment 1 follows.
         assert_eq!(offsets(&plan, 1, 3), [16, 24, 64, 72]);

@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn contradictory_plans_are_refused() {
+    fn contradictory_io_plans_are_refused() {
         assert_eq!(problem(|_| ()), "");
         assert!(problem(|plan| plan.path = "file".into()).contains("absolute"));
         assert!(problem(|plan| plan.transfer_bytes = 0).contains("must not be 0"));
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn file_names_equal_those_of_ior() {
+    fn file_names_equal_the_names_of_ior() {
         let mut plan = Plan { path: "/mnt/{host}/f".into(), ..Plan::default() };
         assert_eq!(plan.file_of(3, "a"), PathBuf::from("/mnt/a/f"));
         plan.file_per_process = true;

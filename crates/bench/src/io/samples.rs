@@ -9,7 +9,7 @@ use std::time::Duration;
 pub(super) struct Sampler {
     /// Minimum time between two samples.
     interval: Duration,
-    /// Time of the next sample. An earlier transfer gets no sample.
+    /// Time of the next sample. A transfer that ends before this time adds no sample.
     due: Duration,
     samples: Vec<(Duration, u64)>,
 }

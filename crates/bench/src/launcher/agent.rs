@@ -131,7 +131,7 @@ fn follow(
 }
 
 /// Sends an order to all workers. If a worker has died, the thread that reads its messages reports
-/// this to the controller.
+/// the death to the controller.
 fn hand_on(order: Order, shared: &Shared, workers: &mut [Worker]) {
     if matches!(order, Order::Go) {
         let mut up = lock(shared);
@@ -222,7 +222,8 @@ fn run(command: &str) -> std::result::Result<(), String> {
     let name = format!("skep-bench-{:016x}", skep_env::random_u64());
     let path = std::env::temp_dir().join(name);
     let result = run_into(command, &path);
-    // If the file was never created, this fails. The caller then gets the error of the command.
+    // If the file was never created, this removal fails, and the caller gets the error of the
+    // command.
     let _ = fs::remove_file(&path);
     result
 }

@@ -50,7 +50,7 @@ pub struct PhaseRecord {
     /// A description of the first operation that returned wrong data.
     pub first_error: Option<String>,
     /// The latencies of the operations of all processes. `None` if an external program did the
-    /// work, because the programs report latencies in ways of their own.
+    /// work, because each external program reports latencies in a different form.
     #[serde(default)]
     pub latency: Option<Box<Latency>>,
     /// The durations from which `latency` was computed.

@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn names_in_the_tree_equal_those_of_mdtest() {
+    fn names_in_the_tree_equal_the_names_of_mdtest() {
         let plan = Plan { depth: 2, branching: 2, items: Some(7), ..Plan::default() };
         let paths = tree(&plan, Path::new("/t"), 1);
         assert_eq!(paths.len(), 7);

@@ -68,8 +68,8 @@ pub struct Plan {
     pub server_hosts: Vec<Host>,
     /// Seconds without progress of any process after which the run fails.
     pub patience_s: u32,
-    /// Number of metadata servers of the file system. With this number, the output also shows
-    /// results for one server. `None` means that the number is not known.
+    /// Number of metadata servers of the file system. With this number, the output also shows the
+    /// results divided by the number of servers. `None` means that the number is not known.
     pub metadata_servers: Option<u32>,
     /// Name of the preset from which the command line took options that the user did not give.
     /// `None` if the user named no preset.
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn contradictory_plans_are_refused() {
+    fn contradictory_metadata_plans_are_refused() {
         assert_eq!(problem(|_| ()), "");
         assert!(problem(|plan| plan.items = None).contains("-n"));
         assert!(problem(|plan| plan.items_per_directory = Some(1)).contains("either"));

@@ -43,8 +43,8 @@ impl MetadataEngine {
         (place % u64::from(self.seat.of)) as u32
     }
 
-    /// Creates or removes the directories of a tree. Each process does this for its own tree. For a
-    /// shared tree, only rank 0 does this.
+    /// Creates or removes the directories of a tree. Each process changes its own tree. Only rank 0
+    /// changes a shared tree.
     fn change_tree(&mut self, act: Act, top: &Path, tally: &mut Tally<'_>) -> Result<(), String> {
         if !self.plan.unique_trees && self.seat.rank != 0 {
             return Ok(());
@@ -64,7 +64,7 @@ impl MetadataEngine {
                 }
                 fs::create_dir(&path)?;
                 if separate {
-                    // The top of the tree comes first.
+                    // The first directory that the process creates is the top of its tree.
                     made.get_or_insert_with(|| path.clone());
                 }
                 Ok(())

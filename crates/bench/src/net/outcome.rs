@@ -85,8 +85,8 @@ impl Sample {
         }
     }
 
-    /// Returns the bandwidth, or the number of round trips per second. The report compares pairs
-    /// with this rate.
+    /// Returns the bandwidth, or the number of round trips per second. The report compares pairs by
+    /// this rate.
     fn rate(&self) -> f64 {
         let trips = self.round_trip_us.map(|trip| 1e6 / trip);
         self.bandwidth_mib_per_s.or(trips).unwrap_or(0.0)

@@ -1,5 +1,5 @@
-//! The plan of a network benchmark. The plan determines which links a run measures, and the way of
-//! the measurement.
+//! The plan of a network benchmark. The plan determines the links that a run measures, and the
+//! messages that the run sends over each link.
 
 use crate::limits::{DEFAULT_PATIENCE_S, MAX_REPETITIONS};
 use serde::{Deserialize, Serialize};
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_plans_are_refused() {
+    fn invalid_network_plans_are_refused() {
         let problem = |change: fn(&mut Plan)| {
             let mut plan = Plan::default();
             change(&mut plan);

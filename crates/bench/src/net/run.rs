@@ -14,8 +14,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 /// Measures the links from hosts to services, with `processes_per_host` processes on each host. If
-/// the plan does not request this, returns an outcome without measurements. `token` is the text of
-/// the cluster's join token.
+/// the plan does not request links from hosts, returns an outcome without measurements. `token` is
+/// the text of the cluster's join token.
 ///
 /// # Errors
 /// The errors of [`crate::io::run`].
@@ -160,9 +160,9 @@ fn pair_to(from: String, from_node: Option<u32>, from_kind: &str, server: &Serve
     }
 }
 
-/// Makes services measure the links to other services, one pair at a time, if the plan requests
-/// this. Adds the results to the outcome. If a measurement fails, the outcome still contains the
-/// results so far.
+/// If the plan requests links between services, makes services measure the links to other services,
+/// one pair at a time. Adds the results to the outcome. If a measurement fails, the outcome still
+/// contains the results so far.
 ///
 /// # Errors
 /// The reason for the failure, if the outcome contains no measurement.

@@ -1,12 +1,12 @@
 //! Finds targets that are slower than the other targets, each with the confidence of this verdict.
 //!
-//! The module compares the median of a target with the median of all other targets, and gives the
-//! difference also in units of the median absolute deviation. A few slow targets hardly affect the
-//! medians or this deviation. The Mann-Whitney test assumes that all samples come from one
-//! distribution. The test gives the probability that, under this assumption, the target's samples
-//! are at least as far below the other samples as the measured samples are. This module multiplies
-//! the probability by the number of targets, because each target could look slow by chance
-//! (Bonferroni correction). The test does not assume a particular distribution of the rates.
+//! The module compares the median of a target with the median of all other targets, and also
+//! reports the difference in units of the median absolute deviation. A few slow targets hardly
+//! affect the medians or this deviation. The Mann-Whitney test assumes that all samples come from
+//! one distribution. The test gives the probability that, under this assumption, the target's
+//! samples are at least as far below the other samples as the measured samples are. This module
+//! multiplies the probability by the number of targets, because each target could look slow by
+//! chance (Bonferroni correction). The test does not assume a particular distribution of the rates.
 
 use super::Outcome;
 use crate::statistics::{median, median_deviation};

@@ -34,7 +34,7 @@ fn at(path: &Path, what: &str) -> impl Fn(std::io::Error) -> String {
     move |error| format!("cannot {what} {}: {error}", path.display())
 }
 
-/// Whether a program is in the search path, or is given with its path.
+/// Whether `program` is a path, or the name of a program in the search path.
 fn is_there(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     program.contains('/') || std::env::split_paths(&path).any(|place| place.join(program).is_file())

@@ -102,8 +102,9 @@ fn one_quantity(factors: &Factors) -> Result<()> {
     }
 }
 
-/// Checks that a condition with an operation on names sets no factor without an effect on such
-/// operations, such as the number of targets, and needs no calibrated number of hosts.
+/// Checks a condition with an operation on names. The condition must set no factor that has no
+/// effect on names, such as the number of targets. The number of hosts must not depend on the
+/// calibration.
 fn names(condition: &Condition) -> Result<()> {
     if !condition.operation.is_on_names() {
         return Ok(());

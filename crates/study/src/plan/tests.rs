@@ -12,7 +12,7 @@ fn with(factors: &str) -> Result<Plan> {
 }
 
 #[test]
-fn omitted_keys_have_defaults() {
+fn omitted_plan_keys_have_their_default_values() {
     let plan = with("").expect("a plan");
     assert_eq!((plan.seed, plan.block, plan.wait), (1, 10, None));
     assert_eq!(plan.experiments[0].repetitions, 10);

@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 const WANTED: f64 = 0.9;
 /// Number of dashes between two points of the dashed line.
 const DASHES: u32 = 12;
-/// Maximum number of labels on the axis of the servers. More would overlap.
+/// Maximum number of labels on the axis of the servers. More labels would overlap.
 const MAX_LABELS: u32 = 24;
 
 /// Numbers of servers, each with the result that was reached with this number, in the unit of the
@@ -170,7 +170,8 @@ fn render(
     Ok(())
 }
 
-/// Returns the points of a line. A line begins at the origin, because no servers move no data.
+/// Returns the points of a line. A line begins at the origin, because zero servers transfer zero
+/// bytes.
 fn points(line: &Line) -> Vec<(f64, f64)> {
     let known = line.iter().map(|(servers, value)| (f64::from(*servers), *value));
     std::iter::once((0.0, 0.0)).chain(known).collect()

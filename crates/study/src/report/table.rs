@@ -205,7 +205,7 @@ fn cell(row: &Row, (operation, cache): (Operation, Cache), measured: &Measured) 
 
 impl Row {
     /// Returns the result of an operation with this state of the caches. `None` means that the row
-    /// has none.
+    /// has no such result.
     pub fn cell(&self, operation: Operation, cache: Cache) -> Option<&Cell> {
         self.cells.iter().find(|it| it.operation == operation && it.cache == cache)
     }

@@ -136,7 +136,8 @@ pub(super) fn has_pattern_for_each_file(settings: &Settings) -> bool {
 
 /// Returns the stripe pattern for an application's files. `None` means that the file system
 /// decides. `all` are the targets that the run may use. `turn` rotates the targets that the study
-/// selects, and so does `file`, the index of the file if the files have separate patterns.
+/// selects. If the files have separate patterns, `file` is the index of the file, and also rotates
+/// the targets.
 pub(super) fn pattern(
     settings: &Settings,
     application: u32,

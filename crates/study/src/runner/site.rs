@@ -263,7 +263,8 @@ struct PhaseWatch {
 }
 
 impl PhaseWatch {
-    /// Starts to measure when the phase `counted` begins, and ends when the next phase begins.
+    /// Starts the measurement when the phase `counted` begins, and ends the measurement when the
+    /// next phase begins.
     fn see(&mut self, phase: &str, counted: &str) {
         if phase != counted {
             self.end();

@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn critical_values_are_those_of_the_published_table() {
+    fn critical_values_equal_the_published_table() {
         // The critical values at 5 % and 1 % are from P. Molin, H. Abdi, "New Tables and numerical
         // approximation for the Kolmogorov-Smirnov/Lilliefors/Van Soest test of normality", 1998.
         for (size, five, one) in [(5, 0.3427, 0.3959), (10, 0.2616, 0.3037), (20, 0.1920, 0.2226)] {

@@ -14,7 +14,7 @@ pub struct Welch {
     /// The two-sided p-value: the probability that two samples with equal means differ by at least
     /// the observed difference, in either direction.
     pub p: f64,
-    /// The mean of the first group divided by the mean of the second, minus 1.
+    /// The mean of the first group divided by the mean of the second group, minus 1.
     pub gain: f64,
 }
 

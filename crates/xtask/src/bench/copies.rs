@@ -2,9 +2,9 @@
 //! copy.
 //!
 //! The two kinds of clusters take turns in the order A B B A, so that a slow change in the speed of
-//! the machine affects both alike. The measured values are rates of metadata operations, and the
-//! processor time of the metadata services while no program uses the cluster. The host must have no
-//! other load.
+//! the machine affects both kinds alike. The measured values are rates of metadata operations, and
+//! the processor time of the metadata services while no program uses the cluster. The host must
+//! have no other load.
 //!
 //! This module owns the comparison and its limits. The module `workload` has the workloads, and
 //! `system` starts the clusters.
@@ -94,7 +94,8 @@ fn seconds_of_metadata(directory: &Path) -> Outcome<f64> {
     let mut all = Vec::new();
     for entry in fs::read_dir("/proc").map_err(named)? {
         let process = entry.map_err(named)?.path();
-        // Other files in `/proc` are no processes, and a process may end in the meantime.
+        // Skip files in `/proc` that are no processes, and processes that have ended in the
+        // meantime.
         let Ok(command) = fs::read_to_string(process.join("cmdline")) else { continue };
         let Ok(stat) = fs::read_to_string(process.join("stat")) else { continue };
         if command.split('\0').nth(1) == Some("metadata") && command.contains(&directory) {
@@ -250,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn processor_time_of_a_process_is_read_after_its_name() {
+    fn processor_time_is_read_if_a_name_has_parentheses() {
         let stat = "7 (a (b) c) S 1 7 7 0 -1 4194560 9 0 0 0 31 11 0 0 20 0 3 0 55 1 2";
         assert_eq!(ticks(stat), Some(42));
         assert_eq!((ticks("7 (a) S 1 7"), ticks("")), (None, None));

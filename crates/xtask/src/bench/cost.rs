@@ -3,7 +3,7 @@
 //!
 //! Compares clusters with statistics and with the monitor to clusters of the same program that have
 //! neither (`skep_metrics::is_off`). The two kinds of clusters take turns in the order A B B A, so
-//! that a slow change in the machine's speed affects both alike. The measured value is the
+//! that a slow change in the machine's speed affects both kinds alike. The measured value is the
 //! processor time of the whole machine for the same work. Processor time depends less on other load
 //! than rates do. The kernel counts this time in ticks of 10 ms, so each workload must last for at
 //! least [`SHORTEST`].
@@ -169,7 +169,8 @@ struct Row {
     is_short: bool,
 }
 
-/// Adds the ratios of a pair of clusters. The last row has the sums of all workloads.
+/// Adds the ratios of a pair of clusters to the rows. The last row has the ratio of the sums of all
+/// workloads.
 fn add_pair(rows: &mut Vec<Row>, counting: &[Measurement], off: &[Measurement]) {
     rows.resize_with(counting.len() + 1, Row::default);
     let ratio = |with: f64, without: f64| with / without.max(0.01);
@@ -225,7 +226,7 @@ fn verdict(from: f64, to: f64) -> &'static str {
 /// more than the limit.
 ///
 /// An undecided workload is no failure. With the median alone, half of the runs would fail for a
-/// workload that costs just the limit, and with many workloads almost every run would fail. The
+/// workload that costs exactly the limit, and with many workloads almost every run would fail. The
 /// table shows which workloads are undecided, and additional pairs reduce the intervals.
 fn judged(rows: &[Row]) -> (String, Vec<String>) {
     let columns = format!("{:>8} {:>8} {:>8}", "median", "from", "to");

@@ -57,7 +57,7 @@ pub(crate) fn progress_line(measurement: &Measurement) -> String {
     )
 }
 
-/// Formats a number with a separator between each two groups of three digits.
+/// Formats a number with a comma between groups of three digits.
 fn thousands(number: f64) -> String {
     let digits = format!("{number:.0}");
     let mut text = String::new();

@@ -189,8 +189,8 @@ impl MountedSystem {
         self.skep(&[&up[..], &[text(&self.mount_point)], more].concat())
     }
 
-    /// Raises the feature level of Skep. The metadata targets get the new level a moment after this
-    /// call.
+    /// Raises the feature level of Skep. The metadata targets receive the new level a moment after
+    /// this call.
     fn raise_feature_level(&self, level: &str) -> Outcome {
         let data = self.directory.join("data");
         self.skep(&["config", "set", "feature-level", level, "--cluster", text(&data)])

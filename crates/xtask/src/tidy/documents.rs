@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn comment_of_product_code_is_not_the_comment_of_a_test() {
+    fn comment_of_product_code_does_not_count_as_a_test_comment() {
         assert!(is_at_a_test(&["    /// x 1.4", "    /// y", "    #[cfg(unix)]", "    #[test]"]));
         assert!(!is_at_a_test(&["/// x 1.4", "fn product() {}", "#[test]"]));
         assert!(!is_at_a_test(&["//! x 1.4", "", "#[test]"]));

@@ -21,8 +21,8 @@ struct Row<'a> {
 /// Fails if the glossary cannot be read.
 pub(super) fn check(sources: &[(PathBuf, String)]) -> Outcome<Problems> {
     let glossary = read(GLOSSARY)?;
-    // To find out whether an identifier is defined, the whole file is read. So apply this rule only
-    // to the names in the glossary.
+    // The search for the definition of an identifier reads the whole file, so search only for the
+    // names in the glossary.
     let named: BTreeSet<&str> =
         rows(&glossary).flat_map(|row| row.types).flat_map(|name| name.split("::")).collect();
     let mut defined = BTreeSet::new();

@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn files_that_use_each_other_are_a_cycle() {
+    fn files_that_import_each_other_are_reported_as_a_cycle() {
         let a = ("crates/x/src/a.rs", "use crate::{\n    b::{self, One},\n    c,\n};");
         let back = ("crates/x/src/b.rs", "fn f() { super::a::g() }");
         let forth = ("crates/x/src/b.rs", "use crate::c::Two;");
@@ -213,14 +213,14 @@ mod tests {
     }
 
     #[test]
-    fn parent_and_child_modules_are_not_a_cycle() {
+    fn imports_between_parent_and_child_modules_are_allowed() {
         let parent = ("crates/x/src/a.rs", "mod b;\nuse crate::a::b::One;");
         let child = ("crates/x/src/a/b.rs", "use super::Two;");
         assert_eq!(problems(&[parent, child]), 0);
     }
 
     #[test]
-    fn comments_and_unit_tests_are_not_imports() {
+    fn imports_in_comments_and_unit_tests_do_not_count() {
         let a = ("crates/x/src/a.rs", "use crate::b::One;");
         let b = ("crates/x/src/b.rs", "// crate::a\n\n#[cfg(test)]\nmod tests { use crate::a; }");
         assert_eq!(problems(&[a, b]), 0);

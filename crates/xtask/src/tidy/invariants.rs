@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn tests_that_hold_invariants_must_exist() {
+    fn tests_named_for_an_invariant_must_exist() {
         let held = |name: &str| {
             let text =
                 format!("//! # Invariants\n//! - A.\n//!\n//! Held by the test\n//! `{name}`.\n");

@@ -52,9 +52,9 @@ const PAUSES: &[(&str, &str)] = &[
      "period: the interval between two outputs of a command that runs until it is interrupted; \
       poll: the end of the reader of these outputs"),
     ("crates/exporter/src/http.rs", "retry: accepting a connection"),
-    ("crates/exporter/src/pauses.rs", "period: looks whether the process has run"),
+    ("crates/exporter/src/pauses.rs", "period: checks whether the threads of the process have run"),
     ("crates/exporter/src/tls.rs", "period: looks for a changed certificate"),
-    ("crates/fuse/src/ops/holds.rs", "delay: how long the mount holds a file for a repeated open"),
+    ("crates/fuse/src/ops/holds.rs", "delay: before the release of a file for a repeated open"),
     ("crates/fuse/src/session.rs", "delay: time for programs to leave a detached mount"),
     ("crates/fuse/src/trace_reports.rs",
      "period: the interval between two reports of slow operations"),

@@ -7,7 +7,7 @@ const MAX_LINES: usize = 500;
 /// Files that may be longer than the limit, each with the reason. These files are tests, and tables
 /// that a reader reads one entry at a time.
 const LONGER: &[(&str, &str)] = &[
-    ("crates/testkit/tests/", "black-box tests: one story after the other"),
+    ("crates/testkit/tests/", "black-box tests: long sequences of commands"),
     ("crates/fuse/tests/", "a whole file system in memory, as a test double"),
     ("crates/sim/src/", "the reference model and its checks, never shipped"),
 ];

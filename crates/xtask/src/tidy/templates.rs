@@ -10,7 +10,7 @@ use std::path::Path;
 /// The script that makes a host a member of a cluster.
 const SCRIPT: &str = "deploy/user-data/skep-node.sh";
 /// Maximum length of the script in bytes. AWS permits 16 KiB of user data, and the settings in
-/// front of the script need the rest.
+/// front of the script need up to 2 KiB.
 const LIMIT: usize = 14 << 10;
 
 /// How a template contains the script.

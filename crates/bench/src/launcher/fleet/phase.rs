@@ -10,7 +10,7 @@ use skep_types::{Error, ErrorCode, Result};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// The results of workers and agents in a running phase, as far as they have arrived.
+/// The results of a running phase that have arrived so far from workers and agents.
 struct Parts {
     /// The results of each worker, by its rank. `None` until the worker has finished the phase.
     measures: Vec<Option<Measure>>,
@@ -95,7 +95,7 @@ impl Fleet {
                     refused.extend(result.err().map(|why| (rank, host.clone(), why)));
                     missing.remove(&rank);
                 }
-                // This late answer belongs to the previous phase.
+                // This answer is late and belongs to the previous phase, so ignore it.
                 Answer::CpuBusy(_) => return Ok(Turn::Other),
                 other => return Err(fleet.unexpected(number, &other)),
             }

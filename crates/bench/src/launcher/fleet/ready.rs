@@ -81,7 +81,7 @@ impl Fleet {
     }
 
     /// Drops the caches on all hosts. If several hosts share a kernel, drops the caches of this
-    /// kernel once. If a host cannot drop its caches, reports this once in a run.
+    /// kernel once. If hosts cannot drop their caches, reports the first problem, once in a run.
     ///
     /// # Errors
     /// Fails if an agent has exited.

@@ -12,8 +12,8 @@ use crate::report::{ExperimentReport, Factor, label};
 use crate::statistics::mean;
 use std::collections::BTreeMap;
 
-/// If more targets on each server increase the bandwidth by at most this fraction, the targets are
-/// not the limit. If bandwidth grows by at most this share, the limit is the server or its link.
+/// If more targets on each server increase the bandwidth by at most this fraction, the limit is not
+/// the targets, but the server or its link.
 const FLAT: f64 = 0.15;
 
 /// The part that limits a system that has enough clients.

@@ -48,7 +48,7 @@ pub(super) fn draw(contents: &Contents) -> Option<Conclusion> {
 }
 
 /// Compares the first run of a block with the other runs. `None` means that the first run is
-/// invalid, or that fewer than two others are valid.
+/// invalid, or that fewer than two other runs of the block are valid.
 fn first_run(runs: &BTreeMap<u32, &RunRecord>) -> Option<FirstValue> {
     let (_, first) = runs.first_key_value()?;
     let valid = runs.values().filter(|run| run.is_valid);

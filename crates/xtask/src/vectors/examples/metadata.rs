@@ -261,8 +261,8 @@ fn files() -> Vec<Example> {
     ]
 }
 
-/// Returns examples of transactions. One example has a step of each kind, in contrast to each real
-/// transaction.
+/// Returns examples of transactions. One example has a step of every kind, which no real
+/// transaction has.
 fn transactions() -> Vec<Example> {
     let transaction = TransactionId { coordinator: GroupId::new(1), number: 1 << 33 };
     let steps = vec![
