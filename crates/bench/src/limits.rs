@@ -56,8 +56,8 @@ pub(crate) const ASK_INTERVAL: Duration = Duration::from_millis(100);
 pub(crate) const ASK_PATIENCE: Duration = Duration::from_secs(20);
 /// Time limit for a target to remove the files that a benchmark has created.
 pub(crate) const STOP_PATIENCE: Duration = Duration::from_secs(60);
-/// Interval at which a worker reports its progress, and at which the controller checks whether it
-/// was interrupted.
+/// Interval at which a worker reports its progress, and at which the controller checks whether the
+/// user has interrupted the run.
 pub(crate) const HEARTBEAT: Duration = Duration::from_millis(500);
 /// Number of round trips that are made to measure the difference between two clocks. The controller
 /// uses the shortest round trip.
@@ -65,8 +65,8 @@ pub(crate) const CLOCK_TRIPS: usize = 16;
 /// Maximum number of bytes of an agent's error output that the controller stores. The controller
 /// stores the last bytes.
 pub(crate) const KEPT_ERRORS_BYTES: u64 = 2048;
-/// Time for which a process that measures the network spins while it waits for a reply. After this
-/// time, it sleeps. The event loops of a mount's threads spin for the same time.
+/// Time for which a process that measures the network spins before it sleeps, while it waits for a
+/// reply. The event loops of a mount's threads spin for the same time.
 pub(crate) const NET_SPIN: Duration = Duration::from_micros(50);
 /// Interval at which a run checks whether the user has interrupted it, while it waits for a
 /// service.

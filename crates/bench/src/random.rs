@@ -1,4 +1,4 @@
-//! Random orders that need no memory. An equal seed gives an equal order.
+//! Random orders that need no memory. Equal seeds produce equal orders.
 
 pub(crate) use skep_types::random::mix;
 

@@ -74,9 +74,9 @@ pub fn is_as_low_as_a_warm_up(below: f64) -> bool {
 
 /// Compares the first of repeated measurements with the mean of the following measurements. Returns
 /// how far the first value is below this mean, as a share of the mean. `None` means that the
-/// measurements show no warm-up: there are fewer than three values, the share is less than 5 %, or
-/// the first value is not farther from the lowest other value than the other values are from each
-/// other.
+/// measurements show no warm-up. A warm-up requires at least three values and a share of at least
+/// 5 %. Also, the first value must be farther from the lowest other value than the other values are
+/// from each other.
 pub fn warm_up(values: &[f64]) -> Option<f64> {
     let first = FirstValue::of(values)?;
     (is_as_low_as_a_warm_up(first.below) && first.is_apart).then_some(first.below)

@@ -72,9 +72,9 @@ pub(crate) trait Workload: Clone {
     /// `InvalidArgument`, with a text that lists every mistake in the plan.
     fn check(&self, processes: u32) -> Result<()>;
 
-    /// Draws a random number if the files of the run need a number that distinguishes them from the
-    /// files of other runs, and the plan has no such number. `is_own` is false if an external
-    /// program is run.
+    /// Draws the random number that distinguishes the files of this run from the files of other
+    /// runs, if the run needs such a number and the plan does not contain the number. `is_own` is
+    /// false if an external program is run.
     fn draw_signature(&mut self, is_own: bool);
 
     /// Returns the plan in the form that is sent to the processes.

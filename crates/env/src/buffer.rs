@@ -279,7 +279,7 @@ impl Buf {
     /// Copies the bytes of `range` to the start of the buffer.
     ///
     /// # Panics
-    /// Panics if `range` is not within the buffer, and if a guard of [`Self::bytes`] exists for any
+    /// Panics if `range` is not within the buffer, or if a guard of [`Self::bytes`] exists for any
     /// part of the memory.
     pub fn move_to_start(&self, range: Range<usize>) {
         let part = self.slice(range);
@@ -292,7 +292,7 @@ impl Buf {
     /// Sets the bytes of `range` to zero.
     ///
     /// # Panics
-    /// Panics if `range` is not within the buffer, and if a guard of [`Self::bytes`] exists for any
+    /// Panics if `range` is not within the buffer, or if a guard of [`Self::bytes`] exists for any
     /// part of the memory.
     pub fn zero(&self, range: Range<usize>) {
         let part = self.slice(range);

@@ -414,9 +414,9 @@ pub fn spawn<F: Future<Output: 'static> + 'static>(future: F) -> Task<F::Output>
     })
 }
 
-/// Submits the operations that futures of this thread have begun. Usually the loop submits them
-/// when no future is ready. Call this function before work that blocks the thread for a long time,
-/// so that the operations run meanwhile.
+/// Submits the operations that futures of this thread have begun. Usually the loop submits the
+/// operations when no future is ready. Call this function before work that blocks the thread for a
+/// long time, so that the operations run meanwhile.
 ///
 /// # Panics
 /// Panics outside [`block_on`].

@@ -93,9 +93,9 @@ impl File {
         check(op.await.0)
     }
 
-    /// Waits until a read returns immediately: the file has bytes, or has come to its end. This
-    /// function works for terminals and other descriptors that poll(2) supports. The function reads
-    /// nothing, so a dropped future loses no data.
+    /// Waits until a read returns immediately: bytes are available, or the end of the file is
+    /// reached. This function works for terminals and other descriptors that poll(2) supports. The
+    /// function reads nothing, so a dropped future loses no data.
     ///
     /// # Errors
     /// Returns the errors of `poll(2)`.

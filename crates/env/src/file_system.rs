@@ -181,8 +181,8 @@ impl File {
     }
 
     /// Like [`Self::punch_hole`], but through io_uring. Callers use this function for long ranges,
-    /// because the kernel needs time to free them. Space that was reserved beyond the end of the
-    /// file may stay allocated.
+    /// because the kernel needs time to free a long range. Space that was reserved beyond the end
+    /// of the file may stay allocated.
     ///
     /// # Errors
     /// Returns the errors of [`Self::punch_hole`].

@@ -16,7 +16,7 @@ pub struct Signals(File);
 pub enum UntilSignal<T> {
     /// The future was ready first, with this value.
     Ready(T),
-    /// A signal with this number came first.
+    /// A signal with this number arrived first.
     Signal(i32),
 }
 

@@ -22,8 +22,8 @@ const BACKLOG: i32 = 1024;
 /// Number of [`TcpStream`] sockets that this process has open.
 static OPEN_STREAMS: AtomicU64 = AtomicU64::new(0);
 
-/// Returns the number of connections that this process has open, in both directions. Connections
-/// whose descriptors are on their way to another thread do not count.
+/// Returns the number of connections that this process has open, in both directions. A connection
+/// does not count while its descriptor is in the mailbox of another thread.
 pub fn open_streams() -> u64 {
     OPEN_STREAMS.load(Ordering::Relaxed)
 }

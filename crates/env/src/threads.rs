@@ -83,7 +83,7 @@ fn set_affinity(cpus: &[usize]) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Asks the kernel to take memory from a NUMA node as long as the node has free memory. The
+/// Asks the kernel to allocate memory on a NUMA node as long as the node has free memory. The
 /// preference applies to each page of memory that is first used by the calling thread or by a
 /// thread that the calling thread starts after this call.
 ///

@@ -114,7 +114,8 @@ fn load_from<T: Manual>(
     let settings: T = values.clone().try_into().map_err(|error: toml::de::Error| {
         Error::new(ErrorCode::Configuration, error.message().to_owned())
     })?;
-    // Do not report missing values if the file cannot be read, because the file may contain them.
+    // Do not report missing values if the file cannot be read, because the unread file may contain
+    // these values.
     if is_readable {
         problems.extend(settings.problems());
     }

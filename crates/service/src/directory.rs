@@ -101,7 +101,8 @@ pub fn read_token(file: &Path) -> Result<JoinToken> {
         )
     };
     let metadata = std::fs::metadata(file).map_err(|error| wrong(error.to_string()))?;
-    // Pipes and terminals need no check of their permissions, because they do not store the token.
+    // Pipes and terminals need no check of their permissions, because a pipe or a terminal does not
+    // store the token.
     if metadata.is_file() && metadata.mode() & 0o077 != 0 {
         return Err(wrong(format!(
             "other users may read this file (mode {:o}), and the token gives all rights in the \

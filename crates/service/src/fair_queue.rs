@@ -10,8 +10,8 @@
 //! - The entries of one client leave the queue in the order in which they were added.
 //! - The deficit of a client that is not being visited is less than the cost of its first entry.
 //!
-//! Held by the test `entries_of_a_client_leave_the_queue_once_and_in_order`: the order, which
-//! `check_invariants` cannot check.
+//! Held by the test `entries_of_a_client_leave_the_queue_once_and_in_order`: the second invariant,
+//! which `check_invariants` cannot check.
 
 use skep_env::NumberMap;
 use skep_types::NodeId;
@@ -22,8 +22,8 @@ use std::collections::VecDeque;
 pub struct FairQueue<T> {
     /// Number of entries of all clients.
     count: usize,
-    /// Cost that a client may use in each visit. An entry with a higher cost leaves in a later
-    /// visit, since the deficits of the visits add up.
+    /// Cost that a client may use in each visit. An entry with a higher cost leaves the queue in a
+    /// later visit, since the deficits of the visits add up.
     quantum: u64,
     clients: NumberMap<Waiting<T>>,
     /// The clients with entries, in the order of their visits. The first client is the client of

@@ -24,8 +24,8 @@ use std::net::SocketAddr;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-/// Environment variable that names the directory of the file with the addresses. systemd sets it
-/// for units with `CacheDirectory=`.
+/// Environment variable that names the directory of the file with the addresses. systemd sets the
+/// variable for units with `CacheDirectory=`.
 const DIRECTORY_VARIABLE: &str = "CACHE_DIRECTORY";
 /// Directory of the files that commands of all users of this host read. Root and the user of the
 /// services write to this directory.
@@ -34,7 +34,8 @@ const OF_HOST: &str = "/var/cache/skep";
 const OF_USER: &str = "skep";
 /// Suffix of the file name, after the id of the cluster.
 const ENDING: &str = ".management";
-/// Maximum number of addresses in the file. The management nodes of a cluster have fewer addresses.
+/// Maximum number of addresses in the file. All management nodes of a cluster together have fewer
+/// addresses than this number.
 const MAX_ADDRESSES: usize = 64;
 /// Maximum size in bytes of a file that commands read. This limit is larger than any cluster map.
 const MAX_FILE: u64 = 1 << 26;

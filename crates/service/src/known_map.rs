@@ -37,8 +37,8 @@ pub struct KnownMap {
     pub written_at: Option<SystemTime>,
 }
 
-/// Writes the newest cluster map to the file of this host, if the host may need the file and if the
-/// new map differs from the map in the file by more than reachability and free space.
+/// Writes the newest cluster map to the file of this host, if the host may need the file. Writes
+/// nothing if the new map differs from the map in the file only by reachability and free space.
 ///
 /// Blocks for the write. The process logs failures only at the level debug, since many users cannot
 /// write the file.
@@ -109,7 +109,7 @@ fn remember_in(place: &Path, map: &ClusterMap) -> Result<()> {
     }
     // In a cluster with one management node, a missing leader always means that this node does not
     // answer, so the file would not help. Also, the cluster of a batch job has one management node,
-    // and such a cluster must leave no file on the host.
+    // and no file of such a cluster must remain on the host.
     if map.nodes.iter().filter(|node| node.kind == NodeKind::Management).count() < 2 {
         return Ok(());
     }

@@ -4,7 +4,7 @@
 //! and continues in a new file. The renamed file replaces an older `.old` file. The process renames
 //! the file before it writes the first line that exceeds the limit, so no line is lost. At that
 //! moment, another thread may write to standard error without the logger, for example a panic
-//! message. This output goes to one of the two files.
+//! message. This output is then in one of the two files.
 //!
 //! If another program, such as logrotate, renames or removes the file, the process continues in a
 //! new file with the former name. The process checks the name before each line, so the other

@@ -164,7 +164,7 @@ const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 
 /// Checks one part of a filter, which is a level, or the name of a module with a level.
 ///
-/// The parser of filters takes any word that is not a level as a module name. So a misspelt level
+/// The parser of filters treats any word that is not a level as a module name. So a misspelt level
 /// would switch off the whole log.
 fn check_directive(directive: &str) -> std::result::Result<(), String> {
     let (module, level) = match directive.split_once('=') {

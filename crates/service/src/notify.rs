@@ -7,8 +7,8 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 
 /// Notifies the service manager that the service is ready for requests.
 pub fn ready() {
-    // A failure is only a warning, not an error of the service. A manager without a notification
-    // ends the start after its own timeout.
+    // Log a failure only as a warning, because the service works without the notification. A
+    // manager without a notification ends the start after its own timeout.
     if let Err(error) = send(b"READY=1") {
         tracing::warn!(
             "cannot notify the service manager that this service is ready: {error}; the service \
@@ -19,10 +19,10 @@ pub fn ready() {
 
 /// Notifies the service manager that the service is ending.
 pub fn stopping() {
-    // A failure is only a debug line, because a manager that waited only for the start may have
-    // ended already.
+    // Log a failure only at the level debug, because a manager that waited only for the start may
+    // have exited already.
     if let Err(error) = send(b"STOPPING=1") {
-        tracing::debug!("cannot notify the service manager: {error:#}");
+        tracing::debug!("cannot notify the service manager that this service is ending: {error:#}");
     }
 }
 

@@ -163,7 +163,8 @@ impl Quarantine {
         quarantine
     }
 
-    /// Appends a panic to the file. Ignores errors, because the process ends in any case.
+    /// Appends a panic to the file. Ignores errors, because the panic ends the process even if the
+    /// file cannot be written.
     fn record(&self, request: Option<Mark>, now: i64) {
         let words = match request {
             Some(Mark { message, len, crc }) => format!("{message} {len} {crc}"),

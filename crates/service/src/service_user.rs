@@ -253,9 +253,9 @@ impl ServiceUser {
     /// opened the directory in between, as `skep fsck` does.
     ///
     /// # Errors
-    /// - `Configuration` if another user than root and this user can change the directory, if the
-    ///   user could replace a directory of root, if a file has several names or belongs to another
-    ///   user, or if directories are nested too deeply.
+    /// - `Configuration` if a third user can change the directory, or if the user could replace a
+    ///   directory of root. Also if a file has several names or belongs to a third user, or if
+    ///   directories are nested too deeply.
     /// - `Configuration` if a process serves a directory of root.
     /// - Errors of the file system, with the path.
     pub fn take_directory(&self, path: &Path) -> Result<u64> {

@@ -66,8 +66,8 @@ pub struct LimitRecord {
 /// The hosts, as the benchmark describes them: kernel, CPU, mounts.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct EnvironmentRecord {
-    /// The descriptions of the client hosts of the first run, and of the servers whose caches it
-    /// dropped, as a list.
+    /// A list of descriptions: of the client hosts of the first run, and of the servers whose
+    /// caches this run dropped.
     pub hosts: serde_json::Value,
 }
 
@@ -86,8 +86,8 @@ pub struct CalibratedRecord {
     pub are_hosts_enough: bool,
 }
 
-/// The condition of a run with numbers only: if the plan leaves a factor to the calibration, its
-/// value is the number that the calibration has found.
+/// The condition of a run with numbers only. The value of a calibrated factor is the number that
+/// the calibration has found.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "as plan::Condition")]
 pub struct Settings {
@@ -112,8 +112,8 @@ pub struct Settings {
     pub files: Option<u32>,
 }
 
-/// Whether a field has its default, and is left out of the record. Earlier versions have no such
-/// fields.
+/// Whether a field has its default value. The record omits such a field, because records of earlier
+/// versions do not have the field.
 fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }

@@ -207,7 +207,9 @@ fn plan(mut programs: Vec<Program>) -> Outcome<Plan> {
     let long = SECONDS.iter().map(|(name, _)| name);
     for name in OF_THE_HOST.iter().chain(WAITING).chain(long) {
         if !programs.iter().any(|program| program.name == *name) {
-            return Err(format!("no test program is called {name}: correct black_box.rs"));
+            return Err(format!(
+                "cannot find the test program {name}: correct the name in black_box.rs"
+            ));
         }
     }
     programs.sort_by_key(|program| std::cmp::Reverse(expected(&program.name)));

@@ -33,10 +33,11 @@ pub(crate) struct Ended {
     pub(crate) panics: Vec<String>,
 }
 
-/// Maximum number of panics that [`Ended`] has.
+/// Maximum number of panics in [`Ended`].
 const PANICS: usize = 5;
 
-/// Number of lines of a panic that [`Ended`] has. The first line has the place.
+/// Number of lines of each panic in [`Ended`]. The first line contains the file and the line of the
+/// panic.
 const PANIC_LINES: usize = 4;
 
 /// Maximum number of characters of each of these lines. An assertion may print kilobytes in one

@@ -4,9 +4,9 @@
 use super::plan::Plan;
 use std::path::{Path, PathBuf};
 
-/// Returns the directories of a tree below `top`. Parents come before their children. As in mdtest,
-/// the children of directory `k` have the numbers `k * b + 1` to `k * b + b`, where `b` is the
-/// branching factor.
+/// Returns the directories of a tree below `top`. In the list, each directory precedes its
+/// subdirectories. As in mdtest, the children of directory `k` have the numbers `k * b + 1` to
+/// `k * b + b`, where `b` is the branching factor.
 pub(crate) fn tree(plan: &Plan, top: &Path, owner: u32) -> Vec<PathBuf> {
     let name = |index: u64| match plan.unique_trees {
         true => format!("mdtest_tree.{owner}.{index}"),

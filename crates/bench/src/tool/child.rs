@@ -57,8 +57,8 @@ impl Drop for Group {
 /// Runs a command until it exits or the phase is aborted.
 ///
 /// # Errors
-/// A text for users. The error contains the reason why the command could not be started, or the way
-/// in which the command failed and the end of its output.
+/// A text for users. The error contains the reason why the command could not be started, or its
+/// exit status and the end of its output.
 pub(super) fn run(command: &[String], control: &Control) -> Result<Printed, String> {
     let [program, arguments @ ..] = command else {
         return Err("cannot run the program: the command is empty".into());
@@ -152,7 +152,7 @@ mod tests {
                 .unwrap()
                 .contains("another process of the benchmark has failed")
         );
-        // A process to which the command has passed the pipe may not have exited yet.
+        // A process that has inherited the pipe from the command may not have exited yet.
         let has_ended = || {
             let state = std::fs::read_to_string(format!("/proc/{}/stat", pid.trim()));
             state.map_or(true, |it| it.contains(") Z"))

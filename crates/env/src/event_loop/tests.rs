@@ -74,7 +74,8 @@ fn connections_of_an_ended_thread_are_closed() {
     thread.join().unwrap().unwrap();
 }
 
-/// A metadata target sends replies before it applies changes to its store, which blocks its thread.
+/// A metadata target sends replies before it applies changes to its store, because the store blocks
+/// the thread.
 #[test]
 fn begun_send_reaches_the_peer_before_the_thread_blocks() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

@@ -40,8 +40,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 proptest! {
-    /// Each entry leaves once. The entries of a client leave in the order in which they were added.
-    /// `take` returns `None` only if no client except `except` has an entry.
+    /// Each entry leaves the queue once. The entries of a client leave the queue in the order in
+    /// which they were added. `take` returns `None` only if no client except `except` has an entry.
     #[test]
     fn entries_of_a_client_leave_the_queue_once_and_in_order(steps in steps()) {
         let mut queue = FairQueue::new(QUANTUM);

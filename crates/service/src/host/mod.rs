@@ -3,13 +3,13 @@
 //!
 //! The main thread opens the directories ([`init`]), registers with management, and listens. The
 //! main thread passes each authenticated connection to the thread of the target that the peer names
-//! ([`connections`]). It also starts and watches the target threads ([`targets`]), and stops these
-//! threads ([`stopping`]). If management does not reply at the start, the main thread starts the
-//! targets that are in the cached cluster map ([`crate::cached_map`]). An administrator can add
-//! targets while the node runs ([`target_requests`]). If a target cannot be opened, or its thread
-//! ends with an error, the other targets continue, and the node tries again to serve this target
-//! ([`unserved`], [`retries`]). The main thread probes the target threads and reports their health
-//! to management ([`health`]).
+//! ([`connections`]). The main thread also starts and watches the target threads ([`targets`]), and
+//! stops these threads ([`stopping`]). If management does not reply at the start, the main thread
+//! starts the targets that are in the cached cluster map ([`crate::cached_map`]). An administrator
+//! can add targets while the node runs ([`target_requests`]). If a target cannot be opened, or its
+//! thread ends with an error, the other targets continue, and the node tries again to serve this
+//! target ([`unserved`], [`retries`]). The main thread probes the target threads and reports their
+//! health to management ([`health`]).
 //!
 //! This module does not handle the requests to targets. Each kind of service passes to
 //! [`Host::run`] its own function that serves a target. If a target's thread panics, the process

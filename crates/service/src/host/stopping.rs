@@ -3,8 +3,8 @@
 //! A primary of a metadata group that stops hands its group over to another member. Then the thread
 //! of the old primary ends with `Deposed`, as after each change of its role. The node reopens such
 //! a target, and stops the target in its new role: as a backup member, the target releases the
-//! lease of the primary, so that the new primary need not wait. The node treats a target whose role
-//! has changed just before the signal in the same way.
+//! lease of the primary, so that the new primary need not wait. The node also reopens and stops a
+//! target whose role has changed just before the signal.
 //!
 //! The module `targets` starts and watches the threads.
 

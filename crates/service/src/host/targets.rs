@@ -6,10 +6,10 @@
 //! serve the target (`retries`). If the last target fails, the service ends. There is one
 //! exception: if the disk of the last target is full, the service waits for free space. A *panic*
 //! of a target's thread is a bug and aborts the process immediately, because the panic may have
-//! left inconsistent state in memory, which no target may serve. In the release profile, `panic =
-//! "abort"` aborts the process; in other builds, [`AbortOnPanic`] does. The service manager
-//! restarts the process (`Restart=always` in the units), and the target recovers from its directory
-//! as after a crash.
+//! left inconsistent state in memory, which no target may serve. In the release profile,
+//! `panic = "abort"` aborts the process; in other builds, [`AbortOnPanic`] does. The service
+//! manager restarts the process (`Restart=always` in the units), and the target recovers from its
+//! directory as after a crash.
 
 use super::added_targets::AddedTargets;
 use super::capacity::{CapacityFigures, capacity};
@@ -318,8 +318,8 @@ impl ServingNode {
         Arc::clone(figures)
     }
 
-    /// Removes the metrics of a target from the node's registry, because the target has left the
-    /// node.
+    /// Removes the metrics of a target from the node's registry, because the node no longer serves
+    /// the target.
     fn forget_figures(&self, target: TargetId) {
         if let Some(figures) = self.target_figures.borrow_mut().remove(&target) {
             self.figures.registry().remove(&figures);

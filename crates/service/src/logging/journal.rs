@@ -9,7 +9,8 @@ use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 
 /// Environment variable with the device and the inode of the journal's socket. A process that a
-/// service has started inherits the variable, even if the process's own output goes elsewhere.
+/// service has started inherits the variable, even if the standard error of this process is not the
+/// journal.
 const VARIABLE: &str = "JOURNAL_STREAM";
 
 /// Whether standard error of this process is a connection to the journal.

@@ -69,7 +69,7 @@ pub(super) fn has_only(directory: &OwnedFd, known: &[&str]) -> rustix::io::Resul
 /// A running change of the owner of all files below one directory.
 pub(super) struct OwnerChange<'a> {
     user: &'a ServiceUser,
-    /// Whether to look into directories that belong to the user already.
+    /// Whether to also check the files in directories that already belong to the user.
     is_full: bool,
     /// Whether the kernel (`PROTECTION`) prevents the user from making hard links to files of root.
     is_protected: bool,

@@ -23,8 +23,8 @@ const SIGNIFICANT: f64 = 0.05;
 /// Smallest difference that counts, as a fraction. With many runs and little variance, even a tiny
 /// difference would be significant.
 const LEAST: f64 = 0.01;
-/// A value of a factor counts as a dip if its bandwidth is lower than that of a smaller value and
-/// lower than that of a larger value, in both cases by more than this fraction.
+/// A value of a factor counts as a dip if a smaller value and a larger value both have a higher
+/// bandwidth, and each difference is more than this fraction.
 const DIP: f64 = 0.15;
 
 /// A conclusion: one or more sentences about one subject.

@@ -27,8 +27,8 @@ pub(super) fn csv(contents: &Contents) -> String {
     text
 }
 
-/// Appends the line of a run. Only the last value can contain a comma or a quotation mark, because
-/// names in plans cannot contain them, and all other values are numbers and fixed words.
+/// Appends the line of a run. Only the last value can contain a comma or a quotation mark. Names in
+/// plans cannot contain these characters, and all other values are numbers and fixed words.
 fn line(text: &mut String, kind: &str, run: &RunRecord, has_more: bool) {
     let it = &run.settings;
     let min_max = run.allocation();

@@ -1,9 +1,9 @@
 //! The files of runs: sets their stripe patterns, and finds the targets that store them.
 //!
-//! All access goes through the mount, with the extended attributes that docs/operations/patterns.md
-//! describes. For this reason, users without the cluster's token can also run studies. File systems
-//! other than Skep do not have these attributes. On such a file system, the study creates files
-//! without a pattern, and cannot find their targets.
+//! The study accesses the files only through the mount, with the extended attributes that
+//! docs/operations/patterns.md describes. For this reason, users without the cluster's token can
+//! also run studies. File systems other than Skep do not have these attributes. On such a file
+//! system, the study creates files without a pattern, and cannot find their targets.
 
 use crate::limits::MAX_COUNT;
 use crate::plan::{Access, Targets};

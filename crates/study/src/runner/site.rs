@@ -288,8 +288,8 @@ fn together(
     settings: &Settings,
 ) -> Result<(Vec<Done>, Option<CpuUse>)> {
     let meeting = Meeting::new(work.len());
-    // The lock protects the CPU watch, which is started at the measured phase. While a thread holds
-    // this lock, it takes no other lock.
+    // The lock protects the CPU watch, which is started at the measured phase. A thread that holds
+    // this lock takes no other lock.
     let watch: Mutex<PhaseWatch> = Mutex::default();
     let counted = settings.operation.phase();
     let one = |work: &Work, hosts: &[Host]| {

@@ -97,9 +97,9 @@ const NOTHING: Part = Part {
 };
 
 /// The parts of a measurement. Together, these parts have all workloads of `bench`. The amounts of
-/// work are computed from the rates in `docs/benchmarks.md`, so that each workload lasts for 2 to
-/// 13 s on that machine, and all workloads together for some 140 s. These times have not been
-/// measured, but the report marks workloads that are shorter than [`SHORTEST`].
+/// work are computed from the rates in `docs/benchmarks.md`. On the machine of that page, each
+/// workload lasts for 2 to 13 s, and all workloads together last for some 140 s. These times have
+/// not been measured, but the report marks workloads that are shorter than [`SHORTEST`].
 #[rustfmt::skip]
 const PARTS: &[Part] = &[
     Part { processes: 1, workloads: DATA, data_mib: 2048, blocks: 16_384, transactions: 4500,
@@ -188,8 +188,8 @@ fn add_pair(rows: &mut Vec<Row>, counting: &[Measurement], off: &[Measurement]) 
 
 /// Returns the median of sorted values, and its confidence interval. `None` if there are too few
 /// values. The sign test gives the interval: the true median is below the lowest value only if all
-/// values fell on the same side of the median, each with a probability of a half. So the interval
-/// makes no assumption about the distribution of the values.
+/// values are above the median. Each value is above the median with a probability of a half. So the
+/// interval makes no assumption about the distribution of the values.
 pub(super) fn median_and_interval(sorted: &[f64]) -> Option<(f64, f64, f64)> {
     let count = sorted.len();
     let middle = f64::midpoint(*sorted.get(count.checked_sub(1)? / 2)?, sorted[count / 2]);

@@ -76,7 +76,8 @@ pub(crate) enum Workload {
 }
 
 impl Workload {
-    /// All workloads, in an order such that the files that a workload needs already exist.
+    /// All workloads, in an order in which earlier workloads create the files that later workloads
+    /// need.
     pub(crate) const ALL: [Self; 22] = [
         Self::SequentialWrite,
         Self::SequentialRead,

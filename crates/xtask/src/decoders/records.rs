@@ -59,7 +59,8 @@ fn check_sealed(bytes: &[u8]) {
         check_round_trip(RaftLogHead::from_file(&bytes), &bytes, RaftLogHead::to_file);
         check_round_trip(RaftSnapshot::from_file(&bytes), &bytes, RaftSnapshot::to_file);
         check_round_trip(TargetState::from_file(&bytes), &bytes, TargetState::to_file);
-        // The decoder also reads a mark of version 4, and encodes it as the newest version.
+        // The decoder also reads a mark of version 4. The encoder writes this mark in the newest
+        // version.
         let mark = MemberMark::from_file(&bytes);
         if bytes.get(8..10) != Some(&4_u16.to_le_bytes()[..]) {
             check_round_trip(mark, &bytes, MemberMark::to_file);

@@ -99,8 +99,9 @@ impl Program {
         };
         let glibc = if has_interpreter(&bytes) {
             let symbols = output("objdump", &["-T", &shown.to_string()])?;
-            let missing =
-                format!("cannot package {shown}: it uses another C library than that of GNU");
+            let missing = format!(
+                "cannot package {shown}: the program needs a C library other than the GNU C library"
+            );
             Some(newest_glibc_symbol(&symbols).ok_or(missing)?)
         } else {
             None
