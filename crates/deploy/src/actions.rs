@@ -141,7 +141,7 @@ pub fn script(
     };
     // A shell runs each line as soon as it has received the line, and also an incomplete line when
     // the ssh session is lost. Because of the braces, it runs nothing before it has received the
-    // whole script. Programs in the script must not read the rest of it as their input.
+    // whole script. Programs in the script must not read the rest of the script as their input.
     format!("{{\nCLUSTER={}\n{PRELUDE}{body}}} </dev/null\n", deployment.cluster)
 }
 
@@ -151,8 +151,8 @@ fn format_disk(deployment: &Deployment, host: &Host, disk: &Disk) -> String {
     let point = disk.mount_point();
     let options: String = deployment.disks.mkfs(disk.role).map(|word| format!(" {word}")).collect();
     // The script checks again that the disk is empty, because time has passed since the facts were
-    // read. After a boot, an empty disk may have the name of a disk that has data. A second file
-    // system with the UUID of that disk could be mounted in its place at the next boot.
+    // read. After a boot, an empty disk may have the name of a disk that has data. If the script
+    // gave the empty disk the same UUID, the next boot could mount the wrong disk.
     format!(
         "if [ \"$(blkid -p -s UUID -o value {device})\" != {uuid} ]; then\n\
          [ -z \"$(blkid -p -o export {device} 2>/dev/null)\" ] || die \"{device} holds data\"\n\
@@ -234,7 +234,8 @@ fn configure(deployment: &Deployment, host: &Host) -> String {
         let path = role.config_path(&deployment.cluster);
         let config = config(deployment, host, role);
         // A run that is interrupted before it initialises the directories of the service leaves
-        // this record, so that the next run continues. The monitor has nothing to initialise.
+        // this record, so that the next run initialises them. The monitor has nothing to
+        // initialise.
         if role.is_node() {
             let hash = config_hash(deployment, host, role);
             let _ = writeln!(
@@ -268,11 +269,13 @@ fn mount_disks(deployment: &Deployment, host: &Host) -> String {
     for disk in &host.disks {
         let (device, point) = (&disk.device, disk.mount_point());
         let options = deployment.disks.mount(disk.role);
-        // The disk may have another name than before, and another disk may have its name. A host
-        // without udev has no links for UUIDs.
+        // The name of the disk may have changed, so the script finds the disk by its UUID. On a
+        // host without udev, which has no links for UUIDs, the script compares the UUID of the
+        // device.
         let uuid = disk_uuid(deployment, host, device);
         let link = format!("/dev/disk/by-uuid/{uuid}");
-        // Nothing works on the directory of a failed file system, so look at the mount first.
+        // Commands on the directory of a failed file system fail, so the script checks the mount
+        // first.
         let failed = failed_disk(deployment, host, disk, "'\"$reason\"'");
         let _ = writeln!(
             text,

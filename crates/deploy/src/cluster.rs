@@ -116,7 +116,7 @@ impl Cluster {
     /// Parses the output of the script.
     ///
     /// # Errors
-    /// Returns `Protocol` if a line is not of the expected form, or if one is missing.
+    /// Returns `Protocol` if a line does not have the expected form, or if a line is missing.
     pub fn parse(text: &str) -> Result<Self> {
         let (mut status, mut copies) = (None, None);
         let (mut groups, mut targets) = (Vec::new(), Vec::new());
@@ -189,8 +189,8 @@ pub(crate) mod tests {
         Cluster { nodes, is_formatted: true, copies: 1, groups: Vec::new() }
     }
 
-    /// Returns a metadata group of targets, each as its host and its directory. The first target
-    /// has the id 2, and its service the id 12.
+    /// Returns a metadata group. `members` has the host and the directory of each target. The first
+    /// target has the id 2, and its service the id 12.
     pub(crate) fn group(id: u32, members: &[(&str, &str)]) -> MetadataGroup {
         let member = |(target, (host, path)): (u32, &(&str, &str))| GroupMember {
             target,

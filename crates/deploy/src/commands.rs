@@ -116,8 +116,8 @@ impl Run<'_> {
         (Outcome { is_complete: Some(is_complete), ..outcome }, error)
     }
 
-    /// Creates the cluster that the hosts file describes. If a part of it exists, completes or
-    /// extends it.
+    /// Creates the cluster that the hosts file describes. If a part of the cluster exists,
+    /// completes or extends this part.
     pub fn apply(&self) -> Ended {
         self.change(true, |survey| {
             let behind = self.behind(&survey.facts);
@@ -183,7 +183,7 @@ impl Run<'_> {
                 .verdict
                 .problems
                 .retain(|it| it.host == name && survey.absent.contains(&it.host));
-            // Without a record of the deployment, everything on the host belongs to others.
+            // Without a record of the deployment, the deployment owns nothing on the host.
             if survey.facts.get(name).is_some_and(|facts| facts.deployed.is_none()) {
                 return Ok(Vec::new());
             }
@@ -401,7 +401,8 @@ impl Run<'_> {
 fn refuse_copies(host: &Host, survey: &Survey) -> Result<()> {
     let facts = survey.facts.get(&host.name);
     let has_metadata = facts.is_some_and(|it| it.initialised.contains(&Role::Metadata));
-    // The last host of a cluster may run all services, and management may have stopped.
+    // A host of management is not refused here: it may be the last host of the cluster, on which
+    // management has stopped.
     if survey.facts.cluster.is_none() && has_metadata && !host.has(Role::Management) {
         let what = format!(
             "cannot remove host {}: management does not answer, so this command cannot check \
@@ -469,7 +470,7 @@ fn refuse_data(
         }
         for stored in &facts.stored {
             let path = stored.split(' ').next().unwrap_or_default();
-            // A mount point is already named if a directory below it is.
+            // A mount point is left out if `named` has a directory below this mount point.
             if named.iter().all(|it| !Path::new(it).starts_with(path)) {
                 lost.push(format!("{stored} on host {name}"));
                 named.push(path.to_owned());
@@ -587,7 +588,7 @@ mod tests {
     }
 
     #[test]
-    fn host_with_metadata_stays_while_its_groups_are_unknown() {
+    fn removal_is_refused_while_metadata_groups_are_unknown() {
         let text = SEVERAL.replacen("\"management\", \"metadata\"", "\"metadata\"", 1);
         let text = text.replacen("[\"storage\"]", "[\"management\", \"storage\"]", 1);
         let refused = |role: Role| {

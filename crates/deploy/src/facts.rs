@@ -187,7 +187,8 @@ impl Facts {
                 }
                 "initialised" => facts.initialised.extend(role),
                 // A restored copy of the directory of management becomes the only management node.
-                // If the hosts file has several, an administrator must first decide.
+                // If the hosts file has several management nodes, the copy counts as foreign, and
+                // an administrator must first decide which nodes to use.
                 "restored" if deployment.has_several_managers() => facts.foreign.extend(role),
                 "restored" => facts.initialised.extend(role),
                 "stored" => facts.stored.push(value.to_owned()),

@@ -132,8 +132,8 @@ fn check_input(value: &str) -> Result<(), String> {
     }
 }
 
-/// Checks a copy after the job. Its source must be named: an empty source would mean the whole file
-/// system, and a user who forgets the colon would be surprised by the contents of the destination.
+/// Checks a copy after the job. An empty source is refused, because it would mean the whole file
+/// system, which a user hardly wants to copy.
 fn check_output(value: &str) -> Result<(), String> {
     match value.split_once(':') {
         None => Err(format!("expected {MARK} stage-out SRC:DST")),

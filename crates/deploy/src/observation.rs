@@ -33,7 +33,7 @@ pub(crate) fn observe<R: Send>(
     (object, observed): (&'static str, Observed<'_>),
     work: impl Fn(&Host) -> R + Sync,
 ) -> Vec<R> {
-    // The lock also keeps two calls of `observed` apart.
+    // The lock also prevents two calls of `observed` at the same time.
     let waiting = Mutex::new(hosts.iter().map(|host| host.name.as_str()).collect::<Vec<_>>());
     let report = |ended: Option<&Host>| {
         let mut waiting = waiting.lock().expect("no thread panics with this lock");

@@ -22,9 +22,9 @@
 //! 6. The plan waits until all members of management and of the groups are complete.
 //!
 //! A later plan compares the file with the members and groups that management lists
-//! ([`crate::cluster`]), and not with a record of earlier plans. So it continues at the missing
-//! step: a node that was initialised but is no member becomes one, a group with too few members
-//! gets another one, and the node of a host that has lost the role management is removed. An
+//! ([`crate::cluster`]), and not with a record of earlier plans. So the later plan continues at the
+//! missing step. An initialised node that is no member becomes a member. A group with too few
+//! members gets another member. The node of a host that has lost the role management is removed. An
 //! upgrade restarts one service after the other and the leader of management last, so that
 //! management elects a new leader only once.
 
@@ -321,8 +321,8 @@ fn verify(deployment: &Deployment, phases: &mut Phases) {
 /// of a service has left this service stopped, so stopped services start before all other steps.
 /// Then all hosts get the new program and its systemd units. Then the services restart one after
 /// the other, and the leader of management after the other management nodes. Between two services,
-/// the upgrade waits until the restarted member has what its group or management has changed
-/// meanwhile, because the next service may be the only other member. With `remount`, clients
+/// the upgrade waits until the restarted member has all changes that its group or management has
+/// made meanwhile, because the next service may be the only other member. With `remount`, clients
 /// unmount the cluster and mount it again at the end.
 pub fn upgrade(
     deployment: &Deployment,
@@ -366,7 +366,7 @@ pub fn upgrade(
             if !is_new(host) && !has_old_units(host) && !runs_old {
                 continue;
             }
-            // If the monitor does not run, an upgrade does not start it. `skep deploy apply` does.
+            // An upgrade does not start a stopped monitor. `skep deploy apply` starts the monitor.
             if !role.is_node() && !facts(host).runs(role) {
                 continue;
             }

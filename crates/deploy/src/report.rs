@@ -87,7 +87,7 @@ pub struct Outcome {
     /// The metadata groups, as they were at the start, and the groups that the plan creates.
     pub metadata_groups: Vec<GroupReport>,
     /// Whether all hosts have answered and the cluster lacks no step of `skep deploy apply`. `None`
-    /// means that the command does not find this out: only `plan` and `status` do.
+    /// for all commands except `plan` and `status`.
     pub is_complete: Option<bool>,
     /// Facts about hosts that an administrator should check.
     pub warnings: Vec<HostProblem>,

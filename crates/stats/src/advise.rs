@@ -3,9 +3,9 @@
 //!
 //! An [`Observation`] contains the known data: the sizes of files, their pattern, the load that the
 //! services have measured, and the accesses that Darshan has recorded. Each rule needs some of
-//! these data. Without them it gives no advice, so no advice is based on a guess. [`advise`]
-//! returns the advice with the numbers on which it is based. [`pattern_text`] returns the proposed
-//! pattern as text.
+//! these data. A rule without its data gives no advice, so no advice is based on a guess.
+//! [`advise`] returns the advice with the numbers on which it is based. [`pattern_text`] returns
+//! the proposed pattern as text.
 //!
 //! The module is pure: it does no I/O and reads no clock. It does not collect the data (the crate
 //! `ctl` does).
@@ -166,7 +166,7 @@ impl Load {
     }
 }
 
-/// The part of a pattern, or the program, that an advice would change.
+/// The part of a pattern, or the program, that a piece of advice would change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Subject {
@@ -212,7 +212,8 @@ pub fn pattern_text(advice: &[Advice], own: Option<&Layout>) -> Option<String> {
         Some(bytes) => bytes.to_owned(),
         None => words(own.map_or(0, |it| it.inline_bytes)),
     };
-    // A pattern text has a chunk size for each component, so each component gets the same text.
+    // A pattern text has a chunk size for each component, so each component gets the same chunk
+    // size.
     let chunk = match (proposed(Subject::ChunkSize), own) {
         (Some(size), _) => format!(",chunk-size={size}"),
         (None, Some(own)) if own.chunk_bytes > 0 => {

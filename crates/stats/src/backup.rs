@@ -1,7 +1,7 @@
 //! The rule about backups of management: there must be a recent backup.
 //!
 //! Each management node reports the time of the last `skep cluster backup` of its directory. A
-//! backup of any of them counts, because all have the same state.
+//! backup of any node counts, because all nodes have the same state.
 //!
 //! The module is pure: it does no I/O and reads no clock. The rule takes the current time from the
 //! replies of the management nodes, which contain the times of the backups too.
@@ -12,7 +12,7 @@ use skep_cluster::problems::Severity;
 use skep_types::{ClusterMap, NodeKind};
 
 const DAY_NS: u64 = 86_400_000_000_000;
-/// Maximum age of the last backup, unless a setting of the monitor has another one. The
+/// Maximum age of the last backup, unless a setting of the monitor sets another age. The
 /// documentation advises a backup each day, and a week also covers holidays.
 pub const MAX_AGE_NS: u64 = 7 * DAY_NS;
 
@@ -40,10 +40,10 @@ impl Times {
     }
 }
 
-/// Returns a finding if management has no backup, or the last one is older than `max_age_ns`.
+/// Returns a finding if management has no backup, or the last backup is older than `max_age_ns`.
 /// Returns no finding if the cluster is younger than `max_age_ns`, or if a management node has not
-/// replied, because the newest backup may be one of its directory. `round` contains the newest
-/// replies.
+/// replied, because the newest backup may be a copy of the directory of this node. `round` contains
+/// the newest replies.
 pub fn missing_backup(map: &ClusterMap, round: &Round, max_age_ns: u64) -> Option<Cause> {
     let nodes = map.nodes.iter().filter(|node| node.kind == NodeKind::Management);
     let times = nodes.map(|node| {

@@ -54,7 +54,8 @@ pub struct Balance {
     pub percent: Option<f64>,
     /// The reason why the balance cannot be judged.
     pub reason: Option<String>,
-    /// The target with the highest value. If there are several, the one with the lowest id.
+    /// The target with the highest value. If several targets have this value, the target with the
+    /// lowest id.
     pub highest: Option<Highest>,
 }
 
@@ -63,9 +64,9 @@ pub struct Balance {
 pub struct Highest {
     /// Id of the target.
     pub target: u32,
-    /// For work, the share of all requests that the target got. For space, the used share of the
-    /// target's file system. For files, the share of all files that are on this file system. In
-    /// percent.
+    /// In percent. For work, the share of all requests that the target got. For space, the used
+    /// share of the target's file system. For files, the share of all files that are on this file
+    /// system.
     pub percent: f64,
 }
 
@@ -212,7 +213,7 @@ pub fn used_percent<'a>(file_systems: impl Iterator<Item = &'a FileSystem<'a>>) 
 
 /// Returns the file systems of the targets of a kind, in the order of the target ids. `capacity`
 /// returns the capacity of a target. Omits targets of unknown size, and targets that were marked as
-/// lost. A target whose file system is not known counts as one with a file system of its own.
+/// lost. A target whose file system is not known counts as the only target of a file system.
 pub fn file_systems(
     map: &ClusterMap,
     kind: TargetKind,
@@ -270,8 +271,8 @@ pub fn of_storage_space(map: &ClusterMap) -> Balance {
 }
 
 /// Returns how evenly the file systems of the targets of a kind are filled. The value of a file
-/// system is the used share of its space, so that small and large disks that are filled alike are
-/// even. The mean is the used share of the whole space.
+/// system is the used share of its space, so disks of different sizes count as even if the same
+/// share of each disk is used. The mean is the used share of the whole space.
 pub fn of_space(file_systems: &[FileSystem<'_>], kind: TargetKind) -> Balance {
     let targets = file_systems.len();
     let Some((top, most)) = fullest(file_systems).filter(|_| targets > 1) else {

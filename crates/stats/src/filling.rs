@@ -1,7 +1,7 @@
 //! Predicts when storage will be full, from the growth of its used space in the past days.
 //!
-//! Only the monitor has the history that this needs. The module is pure: it does no I/O and reads
-//! no clock.
+//! Only the monitor has the history that a prediction needs. The module is pure: it does no I/O and
+//! reads no clock.
 
 use crate::why::{Cause, names};
 use skep_cluster::problems::Severity;
@@ -14,8 +14,8 @@ pub const RULE: &str = "space-filling";
 /// remove data or add disks in this time, also at a weekend.
 const WARN_DAYS: f64 = 3.0;
 const DAY_MS: u64 = 24 * 3_600_000;
-/// Lengths of the spans whose growth counts. A prediction uses the slower growth of both, so that
-/// neither one large job nor one quiet day determines it.
+/// Lengths of the spans whose growth counts. A prediction uses the slower of the two growth rates,
+/// so that neither one large job nor one quiet day determines it.
 const SPANS_MS: [u64; 2] = [DAY_MS, 7 * DAY_MS];
 /// Minimum length of the history. In a shorter time, single jobs determine the growth of the used
 /// space.
@@ -159,7 +159,7 @@ mod tests {
 
     #[test]
     fn prediction_uses_the_slower_growth_of_the_last_day_and_week() {
-        // A job writes 240 GiB on the last day. Before, nothing grew.
+        // A job writes 240 GiB on the last day. Before this day, the used space did not grow.
         let burst = points(168, |hour| if hour < 144 { 100 } else { 100 + (hour - 144) * 10 });
         assert!(days_left(&burst).unwrap() > 10.0, "{:?}", days_left(&burst));
         // The cluster is idle on the last day.

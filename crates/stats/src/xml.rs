@@ -22,7 +22,8 @@ pub fn document(root: &str, value: &Value) -> String {
 fn add_element(text: &mut String, key: &str, value: &Value, depth: usize) {
     let indent = "  ".repeat(depth);
     let name = element_name(key);
-    // A reader needs the exact key if the key is not a valid name, for example a number.
+    // If the key is not a valid name, for example a number, the element has the exact key as an
+    // attribute.
     let attribute = match &name {
         Cow::Borrowed(_) => String::new(),
         Cow::Owned(_) => format!(" name=\"{}\"", escaped(key)),

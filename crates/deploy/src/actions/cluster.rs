@@ -31,7 +31,7 @@ pub(super) fn add_member() -> String {
 }
 
 /// Returns the script that removes a management node whose service was stopped. It runs on the host
-/// of another member. If the node was the leader, it waits for the next leader.
+/// of another member. If the node was the leader, the script waits for the next leader.
 pub(super) fn remove_member(node: u32) -> String {
     format!(
         "{ASK}is_gone() {{\n\

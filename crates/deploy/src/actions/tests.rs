@@ -111,7 +111,8 @@ fn only_a_monitor_of_the_deployment_is_stopped() {
     }
 }
 
-/// The list of a host may lack the lines about initialised services.
+/// The list of a host may lack the lines about initialised services. The files of the listed
+/// targets then show that the host stores data.
 #[test]
 fn files_of_listed_targets_count_as_stored_data() {
     let directory = tempfile::tempdir().unwrap();
@@ -156,7 +157,8 @@ fn target_on_a_failed_disk_counts_as_stored_data() {
     assert_eq!(stored("No such file or directory"), "");
 }
 
-/// An interrupted deployment may have left a disk that is not mounted.
+/// An interrupted deployment may have left a disk that is not mounted. Its files cannot be listed,
+/// so the disk counts as data.
 #[test]
 fn disk_that_is_not_mounted_counts_as_stored_data() {
     let directory = tempfile::tempdir().unwrap();
@@ -413,7 +415,7 @@ fn target_joins_a_group_only_once() {
 }
 
 #[test]
-fn step_continues_if_an_earlier_run_has_made_its_object() {
+fn make_once_succeeds_if_the_object_exists_already() {
     let body = "make_once fake_skep cluster format\necho done\n";
     for code in [0, 7] {
         let fake = format!("echo \"$*\" >&2; return {code}");

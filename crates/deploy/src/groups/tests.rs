@@ -4,8 +4,8 @@ use super::*;
 use crate::cluster::tests::group;
 use std::fmt::Write as _;
 
-/// Returns a hosts file with two copies, and with hosts that have these numbers of metadata targets
-/// and these failure domains.
+/// Returns a hosts file with `copies` copies. `hosts` has the name, the number of metadata targets
+/// and the failure domain of each host.
 fn file(copies: u32, hosts: &[(&str, usize, &str)]) -> String {
     let mut text = format!("copies = {copies}\n");
     for (index, (name, targets, domain)) in hosts.iter().enumerate() {

@@ -232,7 +232,7 @@ mod tests {
         assert_eq!(judged(&[("m1", Role::Metadata)]).len(), 1, "only its directory is lost");
         assert!(judged(&[]).is_empty(), "a new cluster");
         assert!(judged(&[("m1", Role::Management), ("s1", Role::Storage)]).is_empty());
-        // A host that does not answer may have its management node.
+        // A host that does not answer may still have a management node, so there is no problem.
         let mut all = AllFacts::default();
         all.hosts.entry("s1".into()).or_default().initialised.insert(Role::Storage);
         let mut verdict = Verdict::default();

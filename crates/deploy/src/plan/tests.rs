@@ -203,7 +203,8 @@ fn disk_with_data_of_the_cluster_is_never_formatted_again() {
     assert!(!formats(&phases));
 }
 
-/// The facts leave out the settings of a service until its directories are initialised with them.
+/// The facts omit the configuration file of a service until the directories of the service are
+/// initialised with this file.
 #[test]
 fn unfinished_change_of_settings_restarts_the_service() {
     let deployment = Deployment::parse(GOOD).unwrap();
@@ -328,8 +329,9 @@ fn complete_cluster_with_copies_is_only_verified() {
     let (deployment, all) = complete_several(&["a1", "a2", "a3"]);
     let steps = lines(&apply(&deployment, &program(), &all));
     assert_eq!(steps, ["health: a1: wait until the cluster is healthy"]);
-    // Without an answer from management, the plan has no list of the management nodes. It then has
-    // the step for all nodes, and the step changes nothing for a node that is already a member.
+    // Without an answer from management, the plan has no list of the management nodes. The plan
+    // then has the step for all nodes, and the step changes nothing for a node that is already a
+    // member.
     let unknown = AllFacts { cluster: None, ..all };
     let steps = lines(&apply(&deployment, &program(), &unknown));
     assert!(steps.contains(&"management: a3: make the node a member of management".to_owned()));

@@ -52,7 +52,7 @@ fn changed_settings_are_recorded_until_the_initialisation() {
 
 /// After a boot, an empty disk may have the name of a disk that has data.
 #[test]
-fn second_file_system_with_the_uuid_of_a_disk_is_not_made() {
+fn disk_is_not_formatted_with_the_uuid_of_another_disk() {
     let deployment = Deployment::parse(GOOD).unwrap();
     let host = deployment.host("s1").unwrap();
     let text = format_disk(&deployment, host, &host.disks[0]);
@@ -241,7 +241,7 @@ fn mount_script_mounts_only_the_disk_with_the_expected_uuid() {
     assert!(text.contains(&first) && text.contains("umount /srv/skep/disks/nvme1n1"), "{text}");
 }
 
-/// A mounted file system whose device does not work was accepted as mounted.
+/// Earlier versions accepted a mounted file system whose device did not work.
 #[test]
 fn failed_file_system_of_a_mounted_disk_is_detected() {
     let place = tempfile::tempdir().unwrap();

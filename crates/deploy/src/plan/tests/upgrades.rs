@@ -70,7 +70,7 @@ fn upgrade_writes_changed_units_before_it_restarts_services() {
         steps
     };
     assert_eq!(steps(&all), Vec::<String>::new());
-    // As after an upgrade that wrote the program, but not the units of its version.
+    // The state after an upgrade that wrote the program, but not the units of its version.
     all.hosts.get_mut("s1").unwrap().platform.has_old_units = true;
     let expected = [
         "install: s1: write the systemd units",
@@ -84,7 +84,7 @@ fn upgrade_writes_changed_units_before_it_restarts_services() {
     let platform = &mut all.hosts.get_mut("s1").unwrap().platform;
     (platform.has_systemd, platform.has_old_units) = (false, false);
     assert_eq!(steps(&all)[1], expected[1]);
-    // The units of a new program may be others.
+    // A new program may have other units.
     all.hosts.get_mut("s1").unwrap().platform.has_systemd = true;
     assert_eq!(steps(&all)[1], expected[0]);
 }
