@@ -4,8 +4,8 @@
 //! `docs/format/chunk-file.md` shows the layout and states the crash rule.
 //! `docs/design/0003-chunk-store.md` gives the reasons. This module is responsible for the
 //! conversion between *logical* offsets in a chunk file, which clients use, and *physical* offsets
-//! in the file on disk. The rules about the time of a write of a record, and about the trust in a
-//! record, are outside this module.
+//! in the file on disk. This module does not decide when a record is written, or when a reader may
+//! trust the record.
 
 mod dirty_log;
 mod target_state;

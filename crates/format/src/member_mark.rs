@@ -331,7 +331,8 @@ mod tests {
         assert_eq!(MemberMark::from_file(&mark.to_file()).unwrap(), mark);
     }
 
-    /// An upgraded program must not stop the groups of an existing cluster.
+    /// An upgraded program must read the marks of the earlier version, so that the groups of a
+    /// cluster continue after the upgrade.
     #[test]
     fn mark_without_a_recorded_state_is_read() {
         let MemberMark { host, clean, group, contents, counted, promise_bound_ms, .. } =

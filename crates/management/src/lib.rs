@@ -217,7 +217,8 @@ fn addresses(
     let chosen = advertise::of_management(listener, &settings.node.advertise, former);
     match chosen {
         Ok(chosen) => Ok(chosen.addresses),
-        // While a host boots, management may start before the network of the host is up.
+        // While a host boots, management may start before the network of the host is up. Management
+        // then continues to use its previous addresses.
         Err(error) if error.code() == ErrorCode::Configuration => {
             let former = directory::registered_addresses(&directory.directory);
             let former = former.unwrap_or_else(|| directory.token.addresses.clone());

@@ -1,4 +1,5 @@
-//! Log lines about changes of the cluster map: servers that come and go, and members of groups.
+//! Log lines about changes of the cluster map: the reachability of servers, and the members of
+//! groups.
 //!
 //! Each line names nodes, targets and groups as the commands print them, and names the operations
 //! that wait. [`crate::authority`] and `skep_cluster` make the changes.
@@ -19,7 +20,7 @@ use std::time::Duration;
 /// The level of a line in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Level {
-    /// Operations wait until an administrator has acted, or the server is back.
+    /// Operations wait until an administrator has acted, or the server is online again.
     Error,
     /// Operations continue, or wait only for a moment, although a server, a target or a copy of the
     /// data is missing.
@@ -287,7 +288,8 @@ pub(crate) fn condition_line(map: &ClusterMap, target: TargetId, health: &Target
             let text = format!("target {name} in {path} is marked as lost, and is not served");
             return Line(Level::Info, text);
         }
-        // An administrator closes a target before its removal. The map is from before the report.
+        // An administrator closes a target before its removal. The map does not contain the report
+        // yet.
         let is_closed = found.is_some_and(|it| it.health.condition == Condition::Closed);
         if is_closed && health.known_reason() == Some(KnownReason::Unreported) {
             let text = format!(

@@ -58,7 +58,7 @@ fn replace_with_mode(path: &Path, bytes: &[u8], mode: u32, is_given: bool) -> Re
     let mut temporary = path.as_os_str().to_owned();
     temporary.push(TEMPORARY_ENDING);
     let temporary = Path::new(&temporary);
-    // A temporary file that a crash left behind may have a different mode.
+    // A temporary file of an earlier crash may have a different mode, so remove it first.
     match std::fs::remove_file(temporary) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
             return Err(io_error("cannot remove", temporary)(error));
@@ -91,15 +91,15 @@ fn parent_of(path: &Path) -> &Path {
     }
 }
 
-/// Gives a file that root has created to the owner of its directory.
+/// Changes the owner of a file that root has created to the owner of the file's directory.
 fn give_to_owner(file: &File, directory: &Path) -> std::io::Result<()> {
     let (created, directory) = (file.metadata()?, std::fs::metadata(directory)?);
     if created.uid() != 0 || directory.uid() == 0 {
         return Ok(());
     }
     match fchown(file, Some(directory.uid()), Some(directory.gid())) {
-        // Some file systems have no owners of files, and some refuse root this change. There, the
-        // access to the file does not depend on this process.
+        // Some file systems store no owners, and some refuse this change even to root. On such file
+        // systems, this process cannot decide which users can read the file.
         Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => Ok(()),
         changed => changed,
     }

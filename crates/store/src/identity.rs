@@ -51,7 +51,7 @@ impl Directory {
     ///
     /// # Errors
     /// - `Exists` if the directory has an identity already.
-    /// - `Configuration` if it contains any other file, or is in use by another process.
+    /// - `Configuration` if the directory contains any other file, or if another process uses it.
     /// - Errors of the file system.
     pub fn initialise(path: &Path, identity: Identity) -> Result<Self> {
         create_private(path)?;
@@ -64,7 +64,8 @@ impl Directory {
             );
             return Err(Error::new(ErrorCode::Exists, what));
         }
-        // Check this before the first change, because the directory may belong to another program.
+        // Refuse a directory with other files before the first change, because the directory may
+        // belong to another program.
         refuse_used(path)?;
         let lock = lock(path, LOCK_ATTEMPTS)?;
         refuse_used(path)?;
@@ -222,9 +223,9 @@ fn missing(path: &Path, kind: DirectoryKind) -> String {
     }
 }
 
-/// Makes sure that only the owner of a directory can enter it. The permissions of its files are not
-/// enough. Earlier versions of the program, and manual copies, may have created files that all
-/// users can read.
+/// Makes sure that only the owner of a directory can enter it. The permissions of its files do not
+/// suffice, because earlier versions of the program, and manual copies, may have created files that
+/// all users can read.
 fn close_to_others(path: &Path) -> Result<()> {
     let metadata = std::fs::metadata(path).map_err(io_error(path))?;
     let mode = metadata.mode() & 0o7777;

@@ -197,7 +197,8 @@ impl Codec for String {
     }
 }
 
-/// A decoded list may take this memory, plus `MOST_GROWTH` bytes for each byte of remaining input.
+/// Maximum number of bytes of memory for a decoded list. `MOST_GROWTH` more bytes are allowed for
+/// each byte of remaining input.
 const SMALL_LIST_BYTES: usize = 1 << 20;
 const MOST_GROWTH: usize = 16;
 impl<T: Codec> Codec for Vec<T> {
@@ -208,8 +209,8 @@ impl<T: Codec> Codec for Vec<T> {
     }
     fn decode(r: &mut Reader<'_>) -> Result<Self> {
         let count = u32::decode(r)? as usize;
-        // An encoded item has at least one byte. The two checks bound the memory by the input's
-        // size.
+        // An encoded item has at least one byte. The two checks limit the memory of the list by the
+        // size of the input.
         if count > r.left() {
             return Err(r.corrupt(format_args!("{count} items do not fit into {} bytes", r.left())));
         }

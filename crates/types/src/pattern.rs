@@ -162,7 +162,8 @@ pub(crate) fn check_chunk_size(bytes: u64) -> Result<()> {
     if !bytes.is_power_of_two() {
         let above = bytes.next_power_of_two();
         let below = above / 2;
-        // The size `1MB` means a million bytes, which is not a power of two.
+        // A user may have written `1MB`, which means a million bytes, so the error names the
+        // nearest powers of two.
         return Err(invalid(format!(
             "the chunk size of {bytes} bytes is not a power of two; the nearest ones are {} and {}",
             binary(below),

@@ -60,7 +60,7 @@ mod tests {
 
     /// The authors of the generator published the expected numbers.
     #[test]
-    fn seed_gives_its_published_sequence() {
+    fn generator_returns_the_published_numbers_of_a_seed() {
         let mut random = SplitMix64::new(1_234_567);
         let numbers = [0; 3].map(|_: u64| random.number());
         let published =

@@ -36,7 +36,8 @@ pub(super) async fn handle(
     let map = authority.map();
     let Some(found) = map.group(group) else { return Err(stale(&request)) };
     if request.record.is_after(found) {
-        // The published map of a new leader may be older than its state, without a restore.
+        // A new leader may not have published its newest state yet. So compare the record with this
+        // state, because only a restore makes the state older than the record.
         let newest = authority.confirmed_group(group).await?;
         let newest = newest.filter(|it| request.record.is_after(it));
         let Some(newest) = newest else { return Err(stale(&request)) };
@@ -48,7 +49,8 @@ pub(super) async fn handle(
     let is_member = found.members.iter().any(|member| member.target == target);
     let is_undecided = found.epoch == epoch && groups::is_undecided(epoch);
     if is_undecided && !is_member && returns(&map, found, &request) {
-        // Another member has reported before. The epoch since then is above this record too.
+        // An earlier report of another member has begun this epoch, which is also above the epoch
+        // of this record.
         map_log::revision_line(&map, found, &request.record, target).write();
         return revise(authority, found, Epoch::default(), vec![target]).await;
     }
@@ -64,9 +66,9 @@ pub(super) async fn handle(
         Choice::Changes(changes) => return change(authority, &map, found, changes).await,
         Choice::Wait(absent) => absent,
     };
-    // A member that was added after the backup can only report as a member. If a damaged record
-    // names more targets than a group can have, some of them would stay in no group, and each
-    // report would begin an epoch.
+    // A target that joined the group after the backup can report only as a member, so add the
+    // needed targets. A damaged record may name more targets than a group can have. Then add no
+    // target, because each report would begin another epoch.
     let needed = needed_reports(found, &reports);
     let has_space = needed.len() <= MAX_MEMBERS;
     if has_space && absent.iter().any(|it| may_join(&map, found, *it)) {

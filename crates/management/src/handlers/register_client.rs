@@ -17,8 +17,8 @@ pub(super) async fn handle(
     let command = Command::RegisterClient(registration);
     let outcome = authority.command(id, command).await?;
     if authority.map().node(outcome.node).is_some() {
-        // Omit this if the map does not have the node: then the request is a late retry, and the
-        // client was removed in the meantime.
+        // Skip this step if the map does not have the node: the request is then a late retry of a
+        // client that management has removed in the meantime.
         authority.note_alive(outcome.node, &[]);
     }
     let map = (*authority.map()).clone();

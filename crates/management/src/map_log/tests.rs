@@ -184,7 +184,8 @@ fn only_an_unexpected_target_failure_is_logged_as_a_warning() {
     assert_eq!(line, Line(Level::Error, expected.to_owned()));
     let hung = TargetHealth::new(Condition::Hung, "its device hangs");
     assert_eq!(condition_line(&map, TargetId::new(7), &hung).0, Level::Error);
-    // Another member of the group continues, or the service stops.
+    // The line is a warning if another member of the group serves the requests, or if the service
+    // is stopping.
     let Line(level, text) = condition_line(&map, TargetId::new(2), &health);
     assert_eq!(level, Level::Warn);
     assert!(text.ends_with("another member of its group serves them"), "{text}");
@@ -192,10 +193,11 @@ fn only_an_unexpected_target_failure_is_logged_as_a_warning() {
     assert_eq!(condition_line(&map, TargetId::new(7), &unreported).0, Level::Warn);
     let healthy = TargetHealth::default();
     assert_eq!(condition_line(&map, TargetId::new(7), &healthy).0, Level::Info);
-    // A change of the role of a target, and a target that is marked as lost, are normal.
+    // No warning is needed for a change of the role of a target, or for a target that is marked as
+    // lost.
     let reopens = TargetHealth::new(Condition::Down, KnownReason::Reopens.text());
     assert_eq!(condition_line(&map, TargetId::new(7), &reopens).0, Level::Info);
-    // A target that an administrator removes is closed first.
+    // An administrator closes a target before the removal of the target, so the line is no warning.
     let is_meant = |target: &&mut skep_types::Target| target.id == TargetId::new(7);
     let mut closed = map.clone();
     closed.targets.iter_mut().find(is_meant).unwrap().health.condition = Condition::Closed;

@@ -208,7 +208,8 @@ fn follower_names_the_leader_and_ends_waiting_requests() {
     });
 }
 
-/// `Exists` would mean that the directory is initialised. A script would then continue.
+/// The error code `Exists` would mean that the directory is initialised, and a script would
+/// continue.
 #[test]
 fn directory_is_not_initialised_under_the_name_of_another_node() {
     let made = cluster();

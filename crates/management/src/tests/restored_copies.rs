@@ -174,7 +174,8 @@ fn server_added_after_the_backup_returns_to_its_group() {
     });
 }
 
-/// The backup is older than the mark, and the disk of the target may be back.
+/// The target was marked as lost after the backup. After the restore, management must not use the
+/// target, even if its disk works again.
 #[test]
 fn lost_target_is_marked_again_after_a_restore() {
     let (_directory, settings, token) = cluster();
@@ -240,8 +241,8 @@ fn restored_group_continues_with_the_member_added_later() {
         let group = || running.authority.map().group(id).unwrap().clone();
         assert_eq!((group().epoch.raw(), group().members.len()), (1, 1), "as in the backup");
 
-        // The first member has recorded a later state. The map has neither its epoch nor its
-        // members.
+        // The first member has recorded a later state. The map has neither the epoch nor the
+        // members of this state.
         report(&admin, &group(), one, (2, &[one, two], 90)).await.unwrap();
         assert!(is_undecided(group().epoch) && group().members.len() == 2, "{:?}", group());
         let alone = AskTakeOver {
@@ -286,7 +287,7 @@ fn last_member_joins_a_restored_group_after_another_report() {
     });
 }
 
-/// Without a recorded state, a single member of a group has all its changes.
+/// Without a recorded state, the only member of a group has all changes of the group.
 #[test]
 fn restored_group_of_one_member_keeps_its_epoch() {
     let (_directory, settings, token) = cluster();
