@@ -1,6 +1,6 @@
 //! The shell script of each step of a deployment.
 //!
-//! The module does no I/O. It returns the scripts as texts. Each script can run again after an
+//! The module does no I/O, and returns the scripts as texts. Each script can run again after an
 //! interruption at any point. Secrets are only in scripts, and a host receives its script on
 //! standard input ([`crate::ssh`]).
 //!
@@ -31,8 +31,8 @@ const MEMBERS_LIMIT: u32 = 600;
 /// Time limit in seconds for a check of a mount. The check takes a second. A mount without its
 /// servers does not answer.
 const CHECK_LIMIT: u32 = 300;
-/// Length of the check file in MiB. It is long enough for several chunks, so that several targets
-/// store it.
+/// Length of the check file in MiB. The file is long enough for several chunks, so that several
+/// targets store its bytes.
 const CHECK_MIB: u32 = 4;
 
 /// The values in a script that are not in the hosts file.
@@ -44,7 +44,7 @@ pub struct Secrets<'a> {
     pub program_hash: &'a str,
 }
 
-/// Returns the script that prints the cluster's token. It runs on the host of management.
+/// Returns the script that prints the cluster's token. The script runs on the host of management.
 pub fn token_script() -> String {
     "/usr/bin/skep cluster token --cluster /srv/skep/management\n".into()
 }
@@ -166,8 +166,8 @@ fn format_disk(deployment: &Deployment, host: &Host, disk: &Disk) -> String {
     )
 }
 
-/// Returns the script that runs commands in the mount. It fails if the cluster is not mounted,
-/// because the commands would then change the directory below the mount.
+/// Returns the script that runs commands in the mount. The script fails if the cluster is not
+/// mounted, because the commands would then change the directory below the mount.
 fn on_mount(deployment: &Deployment, commands: &str) -> String {
     let point = &deployment.mount.point;
     format!(

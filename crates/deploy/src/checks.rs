@@ -32,7 +32,7 @@ const MOST_CONNECTIONS: u32 = 100;
 pub struct Verdict {
     /// Facts that stop the command before its first step.
     pub problems: Vec<HostProblem>,
-    /// Facts that an administrator should check. They do not stop the command.
+    /// Facts that an administrator should check. Warnings do not stop the command.
     pub warnings: Vec<HostProblem>,
 }
 

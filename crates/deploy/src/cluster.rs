@@ -107,7 +107,8 @@ struct SettingLine {
     value: u32,
 }
 
-/// Returns the script that prints the state of the cluster. It runs on a host of management.
+/// Returns the script that prints the state of the cluster. The script runs on a host of
+/// management.
 pub fn script() -> String {
     SCRIPT.to_owned()
 }

@@ -1,7 +1,7 @@
 //! Runs the steps of a plan on many hosts at the same time, and reports each step.
 //!
 //! If a step fails on a host, no further step runs on this host. The other hosts finish the phase.
-//! The run then ends with the errors of all hosts. It undoes no step, so the same command can
+//! The run then ends with the errors of all hosts. The run undoes no step, so the same command can
 //! continue later.
 
 use crate::actions::{Secrets, script, token_script};

@@ -246,9 +246,9 @@ impl Platform {
     }
 }
 
-/// Returns the UUID that the deployment gives to the file system on a disk. It depends only on
-/// cluster, host and the name in the hosts file, so a run recognises a disk that an earlier run has
-/// formatted, even if the disk has another name since.
+/// Returns the UUID that the deployment gives to the file system on a disk. The UUID depends only
+/// on the cluster, the host and the name in the hosts file. So a run recognises a disk that an
+/// earlier run has formatted, even if the kernel has renamed the disk.
 pub fn disk_uuid(deployment: &Deployment, host: &Host, device: &str) -> String {
     let hex = text_hash(&format!("skep deploy\n{}\n{}\n{device}", deployment.cluster, host.name));
     // This is a UUID of version 8 (RFC 9562), whose content each program can define.

@@ -1,9 +1,9 @@
-//! The hosts file. It has the roles of each host, its disks and directories for data, and the mount
-//! point of clients.
+//! The hosts file, which has the roles of each host, its disks and directories for data, and the
+//! mount point of clients.
 //!
-//! The module owns the form of the file, and all checks that need no access to the hosts. It
-//! reports all problems of a file together. `rules` has the checks that concern several settings or
-//! several hosts.
+//! The module owns the form of the file, and all checks that need no access to the hosts. The
+//! module reports all problems of a file together. `rules` has the checks that concern several
+//! settings or several hosts.
 
 mod disk_settings;
 mod monitor_settings;
@@ -167,7 +167,8 @@ pub struct Host {
     pub domain: String,
     /// Disks that the deployment formats for targets.
     pub disks: Vec<Disk>,
-    /// Directories for targets, each with the service that gets the target. They may exist already.
+    /// Directories for targets, each with the service that gets the target. These directories may
+    /// exist already.
     pub directories: Vec<(Role, String)>,
     /// Whether `skep tune apply` changes the settings of the host's kernel for its roles.
     pub tune: bool,

@@ -6,9 +6,10 @@
 //! #SKEP stage-out output:/home/ada/output-%j
 //! ```
 //!
-//! The module does no I/O. It refuses everything that a shell would expand, because neither Slurm
-//! nor Skep expands it. A line after the first command is refused too, because Slurm ignores such
-//! lines, and a user who does not notice this would miss the input or lose the results.
+//! The module does no I/O. The module refuses each character that a shell would expand, because
+//! neither Slurm nor Skep expands it. The module also refuses a line after the first command,
+//! because Slurm ignores such lines. A user who does not notice this would miss the input or lose
+//! the results.
 
 use skep_types::text::shown;
 use skep_types::{Error, ErrorCode, Result};

@@ -23,8 +23,8 @@
 //!
 //! `facts`, `cluster`, `groups`, `checks`, `plan`, `config`, `units`, `tuning`, `job_lines` and
 //! `actions` do no I/O. The crate starts the program `skep` on hosts, but does not link its
-//! libraries. It stores no state on the host that deploys. Each run observes the hosts and the
-//! cluster again, so the same command continues an interrupted run.
+//! libraries. The crate stores no state on the host that deploys. Each run observes the hosts and
+//! the cluster again, so the same command continues an interrupted run.
 
 pub mod actions;
 pub mod checks;

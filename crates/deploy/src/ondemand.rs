@@ -1,5 +1,5 @@
-//! File systems on demand (`skep ondemand`). They are on the local disks of a job's hosts, have no
-//! redundancy, and exist only for the time of the job.
+//! File systems on demand (`skep ondemand`). Such a file system is on the local disks of a job's
+//! hosts, has no redundancy, and exists only for the time of the job.
 //!
 //! The module owns the list of hosts, the token and the id of a run, and the script for each host.
 //! The first host runs management and metadata. Each host runs storage and has a mount. All hosts
@@ -40,7 +40,7 @@ const SHOWN_HOSTS: usize = 8;
 /// A file system on demand.
 #[derive(Debug, Clone)]
 pub struct OnDemand {
-    /// Name of the file system. It distinguishes several file systems on the same hosts.
+    /// Name of the file system. The name distinguishes several file systems on the same hosts.
     pub name: String,
     /// Addresses of all hosts. The first of them runs management and metadata.
     pub hosts: Vec<String>,
@@ -76,7 +76,7 @@ pub enum Removal {
     All,
 }
 
-/// The token and the id of one start of a file system. They are the same on all hosts.
+/// The token and the id of one start of a file system. All hosts have the same token and id.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Run {
     token: String,
@@ -125,7 +125,8 @@ pub struct HostState {
     pub since: Option<String>,
     /// Copies that must succeed before the removal, in the form `SOURCE:DESTINATION`.
     pub stage_out: Vec<String>,
-    /// The text in the file `.skep-hold` of a user who protects the data. `None` without the file.
+    /// The text in the file `.skep-hold`, with which a user protects the data. `None` means that
+    /// the file does not exist.
     pub hold: Option<String>,
     /// The user of the job whose script asks for `stage_out`. `None` if a command asks for it.
     #[serde(skip)]
@@ -397,8 +398,8 @@ impl OnDemand {
                 self.stage_out.iter().map(StageOut::shown).collect::<Vec<_>>().join("\n"),
             ),
             // If `run` is set, the command is a start, or the removal after a failed start. This
-            // removal deletes only files that this start has created. They contain no data of users
-            // yet.
+            // removal deletes only files that this start has created. These files contain no data
+            // of users yet.
             (
                 "DISCARD",
                 match self.removal {

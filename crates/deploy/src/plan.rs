@@ -1,7 +1,7 @@
 //! Plans the steps that lead from the observed state of the hosts to the cluster that the hosts
 //! file describes.
 //!
-//! The module does no I/O. It compares the hosts file with the facts. A plan has phases. A phase
+//! The module does no I/O, and compares the hosts file with the facts. A plan has phases. A phase
 //! begins when all hosts have ended the phase before it. Within a phase, hosts work in parallel,
 //! and each host runs its steps in order. Steps that are done already are left out, so a plan for a
 //! complete cluster has only the steps that verify it.
@@ -282,8 +282,8 @@ fn join(deployment: &Deployment, host: &Host, facts: &Facts, has_token: bool) ->
 }
 
 /// Returns the steps after which the monitor runs on the host that the hosts file names, and does
-/// not run on other hosts. They do not include an initialisation, because the monitor initialises
-/// its directory when it starts.
+/// not run on other hosts. The steps do not include an initialisation, because the monitor
+/// initialises its directory when it starts.
 fn monitor(deployment: &Deployment, host: &Host, facts: &Facts) -> Vec<Action> {
     let role = Role::Monitor;
     let is_wanted = host.has(role) && has_config(deployment, host, facts, role);
@@ -319,11 +319,11 @@ fn verify(deployment: &Deployment, phases: &mut Phases) {
 
 /// Returns the steps of an upgrade. An upgrade that was interrupted between the stop and the start
 /// of a service has left this service stopped, so stopped services start before all other steps.
-/// Then all hosts get the new program and its systemd units. Then the services restart one after
-/// the other, and the leader of management after the other management nodes. Between two services,
-/// the upgrade waits until the restarted member has all changes that its group or management has
-/// made meanwhile, because the next service may be the only other member. With `remount`, clients
-/// unmount the cluster and mount it again at the end.
+/// After this, all hosts get the new program and its systemd units. Last, the services restart one
+/// after the other. The leader of management restarts after the other management nodes. Between two
+/// services, the upgrade waits until the restarted member has all changes of its group or of
+/// management. Without this wait, the next stop could stop the only complete member. With
+/// `remount`, clients unmount the cluster and mount it again at the end.
 pub fn upgrade(
     deployment: &Deployment,
     program: &Program,
@@ -385,8 +385,9 @@ pub fn upgrade(
     phases.0
 }
 
-/// Returns the steps that remove hosts from the cluster. Clients unmount first. Then services stop,
-/// management last. If `keeps_data` is set, the removal of a host fails if it would delete data.
+/// Returns the steps that remove hosts from the cluster. Clients unmount first. After this, the
+/// services stop, and management stops last. If `keeps_data` is set, the removal of a host fails if
+/// it would delete data.
 pub fn remove(deployment: &Deployment, names: &[String], keeps_data: bool) -> Vec<Phase> {
     let mut phases = Phases::default();
     let hosts: Vec<&Host> =

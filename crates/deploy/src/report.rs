@@ -1,5 +1,5 @@
-//! The result of a command: the state of the hosts and of the cluster, and the steps. It is the
-//! output of `--output json`.
+//! The result of a command: the state of the hosts and of the cluster, and the steps. The option
+//! `--output json` prints this result.
 
 use crate::execute::StepReport;
 use crate::facts::{Facts, Running};

@@ -1,7 +1,7 @@
-//! The member mark: a file of a member of a metadata group. At its start, a member learns from this
-//! mark whether its host has lost records, whether its store is incomplete, whether it may serve
-//! alone, whether its cluster map is older than the last state of the group, and how long it waits
-//! before it serves.
+//! The member mark: a file of a member of a metadata group. At its start, a member reads from this
+//! mark whether its host has lost records, whether its store is incomplete, and whether it may
+//! serve alone. The mark also shows whether the member's cluster map is older than the last state
+//! of the group, and how long the member waits before it serves.
 //!
 //! A member confirms log records to the primary before they are on the device. If the member's host
 //! loses power, the member may lack records that it has confirmed. The module

@@ -1,9 +1,9 @@
 //! Lists the chunk files of storage targets, and checks them against the inodes. Each chunk file
 //! must belong to an inode, and each chunk file that an inode marks as synced must exist.
 //!
-//! The module finds chunk files by the names of files. It does not read the contents of chunk
-//! files, since a read would also have to check the checksums of a file. It makes no findings about
-//! targets and groups that are newer than the cached cluster map.
+//! The module finds chunk files by the names of files. The module does not read the contents of
+//! chunk files, since a read would also have to check the checksums of a file. The module makes no
+//! findings about targets and groups that are newer than the cached cluster map.
 
 use crate::directories::Directories;
 use crate::finding::{Finding, Findings};

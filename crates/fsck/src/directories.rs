@@ -2,7 +2,7 @@
 //! during the check.
 //!
 //! The module owns the search for the directories of services and targets, and the choice of the
-//! cluster map for the check. It does not read the records in these directories.
+//! cluster map for the check. The module does not read the records in these directories.
 
 use skep_format::cached_map::CachedMap;
 use skep_format::identity::{DirectoryKind, Identity};
@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 /// Name of the file with the cached cluster map, in the directory of a metadata or storage service.
 const CACHED_MAP_FILE: &str = "kept-map";
 /// Maximum depth of the search below a root. The levels are the data directory, the directory of a
-/// service, the directory of a target, and one more level for targets on disks that are mounted
+/// service, and the directory of a target. One more level is for targets on disks that are mounted
 /// below a common directory.
 const MAX_DEPTH: u32 = 4;
 

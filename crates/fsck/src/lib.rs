@@ -1,10 +1,10 @@
 //! Checks the stores of a stopped cluster (`skep fsck`).
 //!
-//! The check reads the directories of metadata and storage targets, and compares their records:
-//! directory entries with inodes, stored counts with the records that they count, and chunk files
-//! with the inodes to which they belong. `docs/operations/fsck.md` lists all findings. The crate
-//! owns the rules and the findings. It does not repair damage, does not read the data of files, and
-//! does not check a running cluster.
+//! The check reads the directories of metadata and storage targets, and compares their records. It
+//! compares directory entries with inodes, stored counts with the counted records, and chunk files
+//! with their inodes. `docs/operations/fsck.md` lists all findings. The crate owns the rules and
+//! the findings. The crate does not repair damage, does not read the data of files, and does not
+//! check a running cluster.
 //!
 //! - [`directories`] finds and locks the directories of the targets.
 //! - [`records`] reads the store and the log of each metadata target.
@@ -12,11 +12,11 @@
 //! - [`namespace`], [`opens`] and [`chunk_files`] have the other rules.
 //!
 //! # Transactions without a decision
-//! A cluster may stop in the middle of a transaction between metadata targets. Then one target has
-//! only prepared the transaction, while another target already has the decision. The counts in the
-//! inodes of such a transaction are right only after the next start of the cluster. So the rules
-//! about counts and entries skip the inodes that the steps of a prepared transaction name, and the
-//! inodes that a staged transaction names.
+//! A cluster may stop in the middle of a transaction between metadata targets. In this case, one
+//! target has only prepared the transaction, while another target already has the decision. The
+//! counts in the inodes of such a transaction are right only after the next start of the cluster.
+//! So the rules about counts and entries skip the inodes that the steps of a prepared transaction
+//! name, and the inodes that a staged transaction names.
 //!
 //! # Memory
 //! The check keeps the records of all inodes, entries and opens in memory, but no inline bytes and

@@ -2,8 +2,8 @@
 //!
 //! All serving members of a group apply the same log records, and a store contains only records
 //! that each serving member has in its log. So the check takes the newest store of a group. To each
-//! other store, it adds the log records that this store lacks, in memory only. Then it compares
-//! this store with the newest store.
+//! other store, it adds the log records that this store lacks, in memory only. After this, the
+//! check compares this store with the newest store.
 //!
 //! The check does not compare a member that does not serve. Such a member may have changes that its
 //! group does not have, and removes them before it serves again. The cached cluster map may be
@@ -88,7 +88,7 @@ impl<'a> Pairs<'a> {
             };
             if is_changed {
                 let Some((key, value)) = self.changes.next() else { return Ok(None) };
-                // Skips the value before the change.
+                // Skip the stored value, which the change replaces.
                 let _ = self.page.next_if(|(stored, _)| *stored == key);
                 if let Some(value) = value {
                     return Ok(Some((key, value)));

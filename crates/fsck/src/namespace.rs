@@ -37,8 +37,8 @@ pub(crate) fn check(records: &Records, map: &ClusterMap, findings: &mut Findings
     check_tree(records, &counted, findings);
 }
 
-/// Checks each directory entry: its inode must exist and must have the kind of file that the entry
-/// names, a lookup must find the entry, and no other entry of the directory may have the same name.
+/// Checks each directory entry. Its inode must exist, and must have the kind of file that the entry
+/// names. A lookup must find the entry, and no other entry of the directory may have the same name.
 fn check_entries(records: &Records, map: &ClusterMap, findings: &mut Findings) {
     let cursors: HashSet<_> = records.entries.iter().map(|it| (it.directory, it.cursor)).collect();
     let mut names = HashSet::new();

@@ -1,12 +1,11 @@
-//! Measures, before the creation of a lab, how many bytes per second this machine can move, and so
-//! whether the machine is fast enough to emulate the rates of the lab.
+//! Before the creation of a lab, measures how many bytes per second this machine can move. The
+//! result shows whether the machine is fast enough to emulate the rates of the lab.
 //!
 //! For half a second, one pair of threads for each two processors sends data over the loopback
 //! interface. The two threads of a pair compute checksums of the data, as the processes of a lab
-//! do. The rate that a lab can move is the measured rate divided by [`COST_OF_A_LAB`], since the
-//! bytes of a lab also pass through a mount, a page cache and two more interfaces. The measurement
-//! counts bytes in elapsed time, not in CPU time. So the load of other programs on this machine
-//! lowers the result.
+//! do. A lab can attain the measured rate divided by [`COST_OF_A_LAB`], since the bytes of a lab
+//! also pass through a mount, a page cache and two more interfaces. The measurement counts bytes in
+//! elapsed time, not in CPU time. So the load of other programs on this machine lowers the result.
 
 use skep_types::codec::crc32c;
 use skep_types::{Error, ErrorCode, Result};

@@ -1,7 +1,7 @@
 //! Creates the hosts of a lab as network namespaces, and the links between the hosts.
 //!
 //! All interfaces are in network namespaces of the lab, so the network of this machine does not
-//! change. One namespace contains a bridge. Each host has a link to the bridge, which is a pair of
+//! change. One namespace contains a bridge. Each host has a link to the bridge. A link is a pair of
 //! interfaces: `eth0` in the namespace of the host, and an interface with the host's name in the
 //! namespace of the bridge. A token bucket at each of these two interfaces limits the packets that
 //! leave the interface. The bucket at `eth0` limits the packets that the host sends. The bucket at

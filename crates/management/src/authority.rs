@@ -277,8 +277,8 @@ impl Authority {
     }
 
     /// Returns the capacity of the whole cluster for file data. `None` means that this member is
-    /// not the leader, or that this member began to lead less than one lease of a node ago and some
-    /// storage targets have not reported to it yet.
+    /// not the leader. It also means that some storage targets have not reported yet to a leader
+    /// that has led for less than one lease of a node.
     pub(crate) fn total_capacity(&self) -> Option<Capacity> {
         self.inner.borrow().lead.as_ref()?.total_capacity
     }
@@ -400,8 +400,8 @@ impl Authority {
         {
             line.write();
         }
-        // Update the capacity also at this point, and not only at each tick, because a client that
-        // mounts right after the first targets have registered must not get a capacity of zero.
+        // Update the capacity here, and not only at each tick. A client that mounts right after the
+        // first targets have registered must not get a capacity of zero.
         lead.total_capacity = lead.soft.total_capacity(&map);
         *published = Rc::new(map);
         *encoded = None;

@@ -2,9 +2,9 @@
 //! heartbeats to it, and management pushes each new map to all nodes.
 //!
 //! This crate is responsible for the publication of maps. The pure state machine in `skep-cluster`
-//! decides the effect of a command, and the replicated log in `skep-consensus` orders the commands
-//! and makes them durable, on one member or on several. Management is never on the I/O path: I/O
-//! continues while management is down.
+//! decides the effect of a command. The replicated log in `skep-consensus` orders the commands and
+//! makes them durable, on one member or on several members. Management is never on the I/O path:
+//! I/O continues while management is down.
 //!
 //! One thread runs all tasks of management. `docs/format/consensus.md` describes the files.
 

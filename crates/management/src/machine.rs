@@ -17,9 +17,9 @@ pub(crate) struct Machine {
     pub(crate) changes: u64,
 }
 
-/// The encoded outcome of a command: first the error code as a number (zero for success) and the
-/// error's context, then the outcome of a successful command, and the number of starts in the state
-/// after the command.
+/// The encoded outcome of a command. The first pair is the error code as a number (zero for
+/// success) and the context of the error. The second pair is the outcome of a successful command,
+/// and the number of starts in the state after the command.
 type AppliedRecord = ((u16, String), (Outcome, u64));
 
 /// The result that the proposer of a command gets when the log has applied the command.

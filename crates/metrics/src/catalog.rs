@@ -4,8 +4,9 @@
 //! Names follow the conventions of Prometheus: units are base units, and the unit is at the end of
 //! the name. The text form appends `_total` to the names of counters. Each label has a bounded
 //! number of values. Values are ids of targets of the node, kinds of operations, stages, caches,
-//! kinds of recoveries, devices of the host, a limited number of silent clients and of alerts, and
-//! at most [`crate::MAX_ACCOUNTS`] accounts for each dimension and thread.
+//! kinds of recoveries, and devices of the host. Values can also be a limited number of silent
+//! clients and of alerts, and at most [`crate::MAX_ACCOUNTS`] accounts for each dimension and
+//! thread.
 
 use crate::cache_use::CacheFamily;
 use crate::definition::{Definition, Unit};

@@ -247,7 +247,7 @@ fn perform_counting(
     let may_mark = !member.has_promised || bug == Some(PlantedBug::MarkDuringWait);
     let link = &mut primary.links[other];
     match (action, link.standing) {
-        // The member has compared its log in this epoch.
+        // The primary counts a member only after the member has compared its log in this epoch.
         (Action::Count(..), Standing::Absent) if link.progress.appended > 0 => {
             link.standing = Standing::Counted;
         }

@@ -68,8 +68,8 @@ pub enum PlantedBug {
     ReplyAfterAsking,
     /// A process forgets that an earlier process has asked to take over or to drop a member.
     ForgetAsked,
-    /// A backup member with an old cluster map asks to take over, and thereby removes from its
-    /// member mark the members for which it has sent requests in a later epoch (hole H36).
+    /// A backup member with an old cluster map asks to take over. This request removes from its
+    /// member mark the members about which it has sent requests in a later epoch (hole H36).
     ForgetLaterEpoch,
     /// A new primary asks management to mark a member as in sync although its promises to earlier
     /// primaries have not ended. The member may have promised nothing to these primaries (hole

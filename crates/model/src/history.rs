@@ -12,7 +12,7 @@ use crate::primary::{MOST_MEMBERS, Primary};
 pub struct History {
     /// Number of records that were created in this run.
     made: u8,
-    /// Records on which some reply relies that a client has received.
+    /// Records on which at least one reply relies that a client has received.
     pub acknowledged: Records,
     /// Records that a reply has reported to a client as durable.
     pub durable: Records,

@@ -57,8 +57,8 @@ pub enum Role {
 /// The memory of a backup member.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct Backup {
-    /// Last record that equals the primary's record of the same index, by a comparison or a receipt
-    /// in this epoch.
+    /// Last record that equals the primary's record with the same index. In this epoch, the member
+    /// has compared this record, or has received it.
     pub matched: u8,
     /// Last record that a primary has reported as safe.
     pub safe: u8,

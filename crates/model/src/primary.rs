@@ -120,7 +120,8 @@ impl Primary {
         let reported = Progress { appended: appended.min(last), synced: synced.min(last) };
         let is_lost = reply.is_behind && reported.appended < link.progress.appended;
         if is_lost && link.standing == Standing::Absent {
-            // No reply to a client relies on the lost records.
+            // The progress of an absent member may fall, because no reply to a client relies on the
+            // records that the member has lost.
             link.progress = reported;
         } else {
             link.progress = link.progress.max(reported);

@@ -21,8 +21,8 @@ const ALWAYS: &[Statement] = &[
     (COMPLETE_PRIMARY, primary_is_complete),
 ];
 
-/// The properties that must hold in at least one state, which shows that the bounds permit the
-/// events in question.
+/// The properties that must hold in at least one state, so that the check is known to reach the
+/// events that they describe.
 const SOMETIMES: &[Statement] = &[
     (TAKE_OVER, |model, state| {
         state.group.primary != 0

@@ -142,7 +142,7 @@ fn checker_finds_a_drop_by_a_primary_with_an_unsynced_log() {
 }
 
 #[test]
-fn checker_finds_unsynced_confirms_after_a_take_over_request() {
+fn checker_finds_unsynced_confirmations_after_take_over_request() {
     check(PlantedBug::ConfirmAfterAsking, LATE_REQUEST, PRIMARY_HAS_RECORDS);
 }
 

@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn systems_with_redundancy_cost_more() {
+    fn system_with_redundancy_costs_more_than_one_without() {
         let plain = run(&needs()).unwrap().remove(0);
         let safe = run(&Needs { redundancy: Redundancy::Raid1, ..needs() }).unwrap().remove(0);
         assert!(safe.cost.usd_per_hour > plain.cost.usd_per_hour);

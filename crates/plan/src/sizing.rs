@@ -24,7 +24,7 @@ const LOG_BYTES: u64 = 2 * GIB;
 const LEAST_CACHE_BYTES: u64 = 256 * MIB;
 /// Memory of a metadata target besides its cache: tables in memory and recent records of the log.
 const METADATA_TARGET_BYTES: u64 = (128 + 32) * MIB;
-/// Further memory of a metadata target with copies.
+/// Additional memory of a metadata target whose group has several members.
 const COPIES_BYTES: u64 = 64 * MIB;
 /// Memory of a connection.
 const CONNECTION_BYTES: u64 = 64 * KIB;
@@ -34,13 +34,14 @@ const STORAGE_TARGET_BYTES: u64 = GIB;
 /// Maximum number of connections of one service: half of `LimitNOFILE=` of its unit.
 pub const MAX_CONNECTIONS: u64 = 524_288;
 
-/// Maximum number of files. Larger results than 64 bits are cut off at the largest number.
+/// Maximum number of files. A computed size that does not fit into 64 bits is replaced by the
+/// largest 64-bit number.
 const MAX_FILES: u64 = 1_000_000_000_000;
 /// Maximum mean size of a file, in bytes.
 const MAX_MEAN_BYTES: u64 = 1 << 50;
 /// Maximum number of processors of a client.
 const MAX_CLIENT_CPUS: u64 = 1 << 16;
-/// Maximum number of hosts of a role: that of nodes with services in a cluster.
+/// Maximum number of hosts of a role, which is the maximum number of servers in a cluster.
 pub const MAX_HOSTS: u64 = 4096;
 /// Maximum number of targets of a host.
 pub const MAX_TARGETS: u64 = 256;
@@ -312,7 +313,7 @@ mod tests {
         assert!((0.0004..0.0005).contains(&share), "{share}");
         let narrow = sized(Needs { stripe_width: 8, ..NEEDS });
         assert_eq!(narrow.metadata_bytes_of_file, 381);
-        // Few files in use need no more than the default.
+        // If no files are in use, the default cache is enough.
         let idle = sized(Needs { files_in_use: 0, ..NEEDS });
         assert_eq!(idle.cache_bytes_of_target, LEAST_CACHE_BYTES);
     }
@@ -320,7 +321,8 @@ mod tests {
     #[test]
     fn inode_of_a_large_file_has_an_inline_component() {
         let bytes = |inline_bytes| sized(Needs { inline_bytes, ..NEEDS }).metadata_bytes_of_file;
-        // The inode and the name of a file with 32 targets and a name of 20 bytes.
+        // Bytes of the records of the inode and the name, for a file with 32 targets and a name of
+        // 20 bytes.
         let records = 419;
         assert_eq!(bytes(Some(0)), (records + 2 * 12) * 11 / 10);
         let component = Component::inline().to_bytes().len() as u64;
@@ -351,7 +353,8 @@ mod tests {
         assert_eq!(one(GIB, 0).0, 33);
         assert_eq!(one(1000, 4096), (0, 0));
         let inline = sized(Needs { mean_bytes: 1500, inline_bytes: Some(4096), ..NEEDS });
-        // Two parts of inline bytes, and an inode whose set of synced chunk files is empty.
+        // Bytes of the records of two parts of inline bytes, and of an inode whose set of synced
+        // chunk files is empty.
         let records = 418 + 1500 + 2 * 22;
         assert_eq!(inline.metadata_bytes_of_file, (records + 4 * 12) * 11 / 10);
         assert_eq!(inline.metadata_share, None);

@@ -397,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn credentials_in_variables_precede_those_in_profiles() {
+    fn credentials_in_variables_precede_credentials_in_profiles() {
         let home = tempfile::tempdir().unwrap();
         std::fs::create_dir(home.path().join(".aws")).unwrap();
         let keys = "[default]\naws_access_key_id=A\naws_secret_access_key=x\n[b]\n\

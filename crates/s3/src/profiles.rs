@@ -14,7 +14,7 @@ impl Profiles {
         let mut section = None;
         for line in text.lines() {
             let trimmed = line.trim();
-            // An indented line belongs to a nested value. Skep uses none of these.
+            // An indented line belongs to a nested value, and Skep uses no nested values.
             if trimmed.is_empty()
                 || trimmed.starts_with(['#', ';'])
                 || line.starts_with([' ', '\t'])

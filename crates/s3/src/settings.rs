@@ -75,8 +75,8 @@ impl Environment {
     }
 
     /// Reads a configuration file of the AWS CLI. If the file does not exist, returns an empty
-    /// file. The path of the file is the value of the environment variable `variable`, or if it is
-    /// not set, `.aws/NAME` in the home directory.
+    /// file. The path of the file is the value of the environment variable `variable`, or if this
+    /// variable is not set, `.aws/NAME` in the home directory.
     pub(crate) fn file(&self, variable: &str, name: &str) -> Result<Profiles> {
         let path = match (self.get(variable), self.get("HOME")) {
             (Some(path), _) => PathBuf::from(path),

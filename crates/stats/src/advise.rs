@@ -7,8 +7,7 @@
 //! [`advise`] returns the advice with the numbers on which it is based. [`pattern_text`] returns
 //! the proposed pattern as text.
 //!
-//! The module is pure: it does no I/O and reads no clock. It does not collect the data (the crate
-//! `ctl` does).
+//! The module is pure: it does no I/O and reads no clock. The crate `ctl` collects the data.
 
 mod darshan;
 mod files;

@@ -41,9 +41,9 @@ impl Times {
 }
 
 /// Returns a finding if management has no backup, or the last backup is older than `max_age_ns`.
-/// Returns no finding if the cluster is younger than `max_age_ns`, or if a management node has not
-/// replied, because the newest backup may be a copy of the directory of this node. `round` contains
-/// the newest replies.
+/// Returns no finding if the cluster is younger than `max_age_ns`. Also returns no finding if a
+/// management node has not replied, because the newest backup may be a copy of its directory.
+/// `round` contains the newest replies.
 pub fn missing_backup(map: &ClusterMap, round: &Round, max_age_ns: u64) -> Option<Cause> {
     let nodes = map.nodes.iter().filter(|node| node.kind == NodeKind::Management);
     let times = nodes.map(|node| {

@@ -46,8 +46,8 @@ pub struct Part {
     pub usual_ms: Option<f64>,
 }
 
-/// One request of an operation. It was sent by the mount, or by a service on behalf of the
-/// operation.
+/// One request of an operation. The mount has sent the request, or a service has sent it on behalf
+/// of the operation.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RequestLine {
     /// Kind of the request.

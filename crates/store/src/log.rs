@@ -20,13 +20,13 @@
 //! # Segments for absent members
 //! The module `old_segments` removes the segments whose changes the store has. While a member of
 //! the group is absent, the log keeps the newest of these segments, up to a number of bytes
-//! ([`Log::keep`]), and the primary reads their records back ([`read_back`]).
+//! ([`Log::keep`]). The primary reads their records back ([`read_back`]).
 //!
 //! # A failed sync
 //! After a failed sync, the page cache still has records that the device lacks, and the kernel
 //! considers them written. A second sync succeeds and writes nothing. Each record contains the LSN
 //! of the last record that was synced when it was written. A starting target uses the highest of
-//! these LSNs. It writes and syncs all records after that LSN again before it uses them.
+//! these LSNs. The target writes and syncs all records after that LSN again before it uses them.
 //!
 //! # Invariants
 //! The LSNs of the segments' first records ascend. The end of the log never passes the offset at
@@ -97,8 +97,8 @@ pub struct Log {
 pub struct Recovered {
     /// The log, ready for appends.
     pub log: Log,
-    /// The records from `next` on, after some earlier records: those in the same segment as `next`,
-    /// and those in up to two segments before it. The LSNs of the records ascend.
+    /// The records from `next` on, after some earlier records: the earlier records in the segment
+    /// of `next`, and the records in up to two segments before it. The LSNs of the records ascend.
     pub records: Vec<Record>,
     /// Group epoch of the last record, or zero if there is no record.
     pub epoch: Epoch,

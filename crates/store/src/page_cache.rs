@@ -1,8 +1,8 @@
 //! The identity of the host's page cache, and the member mark of a member of a metadata group. The
 //! member mark names the page cache that has the member's confirmed records, and the group of these
-//! records. It states whether the member's store is complete, and about which members the target
-//! has sent requests to management. It also has an upper bound of the time for which the member's
-//! promises last: as a backup member, a member promises not to reply to clients as the primary for
+//! records. The mark states whether the member's store is complete, and about which members the
+//! target has sent requests to management. The mark also has an upper bound of the time for which
+//! the member's promises last. A backup member promises not to reply to clients as the primary for
 //! some time.
 //!
 //! As long as the identity stays the same, the page cache has all bytes that a target has written.
@@ -191,7 +191,7 @@ impl MemberMarkFile {
         self.write(MemberMark { record: GroupRecord::default(), ..self.present() })
     }
 
-    /// Returns the bound of the member's promises. It is a time span, and no promise ends later
+    /// Returns the bound of the member's promises. The bound is a time span: no promise ends later
     /// than this span from now. Zero if the target has never been a member of a group of several
     /// targets.
     pub fn promise_bound(&self) -> Duration {

@@ -1,7 +1,8 @@
 //! Checks whether the network interfaces of a virtual machine bypass the hypervisor. Clouds offer
 //! this as enhanced networking (AWS) and accelerated networking (Azure). Reads `/sys` only.
 //!
-//! `skep tune apply` cannot turn it on, because it is a setting of the machine in its cloud.
+//! `skep tune apply` cannot enable this bypass, because the bypass is a setting of the cloud
+//! provider for this machine.
 
 use crate::check::{Finding, Scope};
 use crate::rules::Test;

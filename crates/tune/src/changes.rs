@@ -1,9 +1,9 @@
 //! Changes the settings of a host's kernel, and undoes these changes.
 //!
 //! [`apply`] first adds the previous contents of all files that it will change to the record
-//! [`STATE`], and syncs the record. Then it writes the new values to the files of the kernel. Last,
-//! it writes the files that set these values at boot. After a crash at any time, the record exists,
-//! so [`undo`] can restore all files.
+//! [`STATE`], and syncs the record. After this, [`apply`] writes the new values to the files of the
+//! kernel. Last, [`apply`] writes the files that set these values at boot. After a crash at any
+//! time, the record exists, so [`undo`] can restore all files.
 //!
 //! # Hazard: settings that the kernel changes together
 //! A new scheduler of a disk resets the depth of the disk's queue. So [`undo`] restores the files
@@ -177,8 +177,8 @@ pub fn apply(tree: &Tree, findings: &[&Finding]) -> Result<Outcome> {
         match tree.set(&change.file, &change.after) {
             Ok(()) => outcome.changed.push(change),
             Err(error) => {
-                // The failed write changed nothing. So restore what the record contained about this
-                // file before this call.
+                // The failed write changed nothing. So restore the entry of this file that the
+                // record had before this call.
                 record.changes.retain(|it| it.file != change.file);
                 record.changes.extend(known.iter().find(|it| it.file == change.file).cloned());
                 let error = error.context().to_owned();
@@ -197,7 +197,7 @@ pub fn apply(tree: &Tree, findings: &[&Finding]) -> Result<Outcome> {
 /// Writes the boot files that do not set all recorded values.
 fn complete_boot_files(tree: &Tree) -> Result<Outcome> {
     let mut outcome = Outcome::default();
-    // A record without boot files is that of an `undo` that could not restore all kernel files.
+    // A record lists no boot files after an `undo` that could not restore all kernel files.
     let Some(record) = read(tree)?.filter(|it| !it.files.is_empty()) else { return Ok(outcome) };
     for (path, text) in boot_files(&record) {
         if tree.read_if_exists(path)?.as_ref() != Some(&text) {
@@ -240,9 +240,10 @@ pub fn is_changed(tree: &Tree) -> Result<bool> {
 ///   be restored.
 ///
 /// If a kernel file cannot be restored, this is not an error. The outcome lists the file as a
-/// failure. The file stays in the record, so that the next call restores it. There are two
-/// exceptions, which the outcome lists as forgotten: files of devices that were removed from the
-/// host, since the kernel no longer has their values, and all such files if `forgets` is set.
+/// failure. The file stays in the record, so that the next call restores it. The outcome lists two
+/// exceptions as forgotten. One exception is a file of a device that was removed from the host,
+/// since the kernel no longer has its value. The other exception is every file that cannot be
+/// restored if `forgets` is set.
 pub fn undo(tree: &Tree, forgets: bool) -> Result<Outcome> {
     let missing = || {
         let what = format!(

@@ -34,7 +34,7 @@ pub struct Finding {
     pub should_be: String,
     /// Whether the current value satisfies the rule.
     pub passes: bool,
-    /// Whether `apply` can change the value. It cannot change mount options.
+    /// Whether `apply` can change the value. `apply` cannot change mount options.
     pub can_apply: bool,
     /// The risk of the change. Empty means no risk. `apply` changes a value with a risk only if the
     /// user names the rule.

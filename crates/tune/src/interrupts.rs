@@ -44,7 +44,7 @@ fn has_one_queue(tree: &Tree, device: &str) -> bool {
 }
 
 /// Compares the CPUs that handle the interrupts of a device. `None` means that fewer than two of
-/// them are in use.
+/// these interrupts are in use.
 fn compare(tree: &Tree, device: String, interrupts: &[String]) -> Option<Finding> {
     let each: Vec<BTreeSet<usize>> = interrupts.iter().filter_map(|it| cpus_of(tree, it)).collect();
     if each.len() < 2 {
@@ -71,8 +71,8 @@ fn compare(tree: &Tree, device: String, interrupts: &[String]) -> Option<Finding
 /// Returns the CPUs that handle an interrupt. `None` means that the interrupt is not in use.
 fn cpus_of(tree: &Tree, interrupt: &str) -> Option<BTreeSet<usize>> {
     let read = |name: &str| tree.read(&format!("/proc/irq/{interrupt}/{name}"));
-    // The permitted CPUs are usually all of them, and the kernel selects one. Some kernels do not
-    // show which one.
+    // Usually all CPUs are permitted, and the kernel selects one CPU. Some kernels do not show the
+    // selected CPU, so compare the permitted CPUs there.
     let list = read("effective_affinity_list").or_else(|| read("smp_affinity_list"))?;
     cpu_list::parse(list.trim())
 }

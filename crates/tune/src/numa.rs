@@ -3,7 +3,7 @@
 //!
 //! A finding needs a host with several nodes, a running service, and a device whose node the kernel
 //! shows. The finding reports a violation only if none of the disks (or of the interfaces) is on a
-//! node of the service, because the command may also look at disks that the service does not use.
+//! node of the service. The command may also look at disks that the service does not use.
 
 use crate::check::{Finding, Scope};
 use crate::rules::{Role, Test};

@@ -30,8 +30,8 @@ pub(crate) fn lock(tree: &Tree) -> Result<File> {
     let began = Instant::now();
     loop {
         match directory.try_lock() {
-            // Some network file systems cannot lock directories. A host with such a root directory
-            // does not keep two commands apart.
+            // Some network file systems cannot lock directories. On a host with such a root
+            // directory, two commands can run at the same time.
             Ok(()) | Err(TryLockError::Error(_)) => return Ok(directory),
             // Retry: until the other command has ended, at most for `PATIENCE`.
             Err(TryLockError::WouldBlock) if began.elapsed() < PATIENCE => {

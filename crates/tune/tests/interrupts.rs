@@ -13,7 +13,7 @@ fn put(root: &Path, path: &str, text: &str) {
 
 /// Creates a host with four CPUs. Two disks have one controller with three interrupts, and one of
 /// the interrupts is not in use. A network interface has two interrupts. `disk` and `network` are
-/// the CPUs of their interrupts.
+/// the CPUs that handle the interrupts of the disks and of the network interface.
 fn host(disk: [&str; 2], network: [&str; 2]) -> tempfile::TempDir {
     let directory = tempfile::tempdir().expect("a directory");
     let root = directory.path();

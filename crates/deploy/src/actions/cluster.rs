@@ -3,8 +3,8 @@
 use crate::hosts::Place;
 use std::fmt::Write;
 
-/// The shell function `ask`. It runs a command of `skep` for the cluster whose management runs on
-/// this host.
+/// The shell function `ask`, which runs a command of `skep` for the cluster whose management runs
+/// on this host.
 const ASK: &str = "ask() { /usr/bin/skep \"$@\" --cluster /srv/skep/management; }\n";
 /// Time limit in seconds for a removal from management. The other members may have to elect a
 /// leader first.
@@ -22,16 +22,16 @@ pub(super) const REMOVE_HALF_INITIALISED: &str = "\
     rm -rf /srv/skep/management\n\
     fi\n";
 
-/// Returns the script that makes the management node of this host a member. It changes nothing if
-/// the node is a member.
+/// Returns the script that makes the management node of this host a member. The script changes
+/// nothing if the node is a member.
 pub(super) fn add_member() -> String {
     format!(
         "{ASK}text=$(ask management add --directory /srv/skep/management 2>&1) || die \"$text\"\n"
     )
 }
 
-/// Returns the script that removes a management node whose service was stopped. It runs on the host
-/// of another member. If the node was the leader, the script waits for the next leader.
+/// Returns the script that removes a management node whose service was stopped. The script runs on
+/// the host of another member. If the node was the leader, the script waits for the next leader.
 pub(super) fn remove_member(node: u32) -> String {
     format!(
         "{ASK}is_gone() {{\n\
@@ -68,8 +68,9 @@ pub(super) fn set_copies(copies: u32) -> String {
     format!("{ASK}text=$(ask config set metadata-copies {copies} 2>&1) || die \"$text\"\n")
 }
 
-/// Returns the shell function `registered`. It succeeds if management lists the metadata target of
-/// a host and a directory as online, and sets the variable `id` to the id of the target.
+/// Returns the shell function `registered`. The function succeeds if management lists the metadata
+/// target of a host and a directory as online. The function sets the variable `id` to the id of the
+/// target.
 fn find_target() -> String {
     format!(
         "{ASK}targets() {{ ask target list --output ndjson; }}\n\
@@ -91,7 +92,8 @@ fn await_target(Place { host, path }: &Place) -> String {
     )
 }
 
-/// Returns the script that creates a metadata group. It changes nothing if the group exists.
+/// Returns the script that creates a metadata group. The script changes nothing if the group
+/// exists.
 pub(super) fn create_group(members: &[Place]) -> String {
     let mut text = find_target() + "ids=\n";
     for member in members {
@@ -102,8 +104,8 @@ pub(super) fn create_group(members: &[Place]) -> String {
     text + "text=$(ask group create $ids 2>&1) || die \"$text\"\n"
 }
 
-/// Returns the script that makes a target a member of an existing metadata group. It changes
-/// nothing if the target is a member of the group.
+/// Returns the script that makes a target a member of an existing metadata group. The script
+/// changes nothing if the target is a member of the group.
 pub(super) fn add_copy(group: u32, place: &Place) -> String {
     format!(
         "{}{}if ! targets | grep \"\\\"id\\\":$id[,}}]\" | grep -q '\"group\":{group}[,}}]'; then\n\

@@ -1,5 +1,5 @@
-//! Tests of the scripts. They check the syntax with `sh -n`, and run some of the scripts with a
-//! stand-in for `skep`.
+//! Tests of the scripts. The tests check the syntax with `sh -n`, and run some of the scripts with
+//! a stand-in for `skep`.
 
 #[path = "tests/shell.rs"]
 mod shell;
@@ -75,7 +75,7 @@ fn shell_accepts_the_syntax_of_all_scripts() {
     }
 }
 
-/// A shell that has received only a part of a script must not run this part: the last line may be
+/// A shell that has received only a part of a script must not run this part. The last line may be
 /// incomplete, such as `rm -rf /srv` of `rm -rf /srv/skep/management`.
 #[test]
 fn incomplete_script_of_a_step_is_not_run() {

@@ -1,7 +1,7 @@
 //! A copy out of a file system on demand: the form in which hosts record it, and the paths that it
 //! may have.
 
-/// A copy out of a file system on demand. It must succeed before the file system is removed.
+/// A copy out of a file system on demand. The copy must succeed before the file system is removed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StageOut {
     /// Path of the source, below the mount point.
@@ -23,8 +23,8 @@ impl StageOut {
     }
 }
 
-/// Whether a text can be a path in the record of a stage-out and in a script. It is an absolute
-/// path, or a location in an object store.
+/// Whether a text can be a path in the record of a stage-out and in a script. Such a text is an
+/// absolute path, or a location in an object store.
 pub(super) fn is_staged_path(path: &str) -> bool {
     let path = match path.strip_prefix("s3:/") {
         Some(rest) if rest.starts_with('/') => rest,

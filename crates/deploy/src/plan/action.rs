@@ -54,7 +54,7 @@ pub enum Action {
     /// Wait until all servers of the hosts file answer.
     AwaitHealth,
     /// Wait until all members of metadata groups serve, and until all management nodes have the
-    /// whole log. Then another host can stop, and the cluster continues to work.
+    /// whole log. After this wait, another host can stop, and the cluster continues to work.
     AwaitMembers,
     /// Change the settings of the kernel for the roles of the host.
     Tune,

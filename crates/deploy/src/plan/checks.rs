@@ -150,9 +150,9 @@ mod tests {
     use crate::cluster::tests::{group, led_by};
     use crate::hosts::tests::SEVERAL;
 
-    /// Returns the problems and the warnings for a running cluster. Its management nodes are on the
-    /// hosts `initialised`, and `cluster` is what management prints. Other hosts with the role
-    /// management have nothing of Skep.
+    /// Returns the problems and the warnings for a running cluster. The management nodes of the
+    /// cluster are on the hosts `initialised`, and management prints the state `cluster`. Other
+    /// hosts with the role management have nothing of Skep.
     fn judged(file: &str, initialised: &[&str], cluster: Option<Cluster>) -> (String, String) {
         let deployment = Deployment::parse(file).unwrap();
         let mut all = AllFacts { cluster, ..AllFacts::default() };

@@ -208,7 +208,8 @@ impl Reader<'_> {
             records.in_doubt.extend(inodes_of(&record));
             records.prepared.insert((group, transaction));
         } else if key.starts_with(&Key::staged()) {
-            // The participant may have its part, or may have lost it.
+            // The participant may have lost its part of the staged transaction, so the counts in
+            // these inodes may be wrong.
             let StagedRecord { entry, .. } = decode_value(key, value)?;
             records.in_doubt.extend([entry.directory, entry.inode]);
         } else if key == Key::NumbersReserved.to_bytes() {

@@ -183,8 +183,8 @@ impl Authority {
         }
         // A leader that collects heartbeats has not published a map yet, so `version` is the
         // version of an older map. The maps of this leader will have higher versions than the
-        // node's map if the number of starts in the node's version is lower than the number of
-        // starts of this leader.
+        // node's map if this leader's number of starts is higher than the number in the node's
+        // version.
         let starts = self.inner.borrow().lead.as_ref().map_or(0, |lead| lead.starts);
         if starts_of(*known) < starts && *newest_node <= newest {
             return Ok(());

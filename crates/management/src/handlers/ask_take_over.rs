@@ -67,8 +67,8 @@ pub(super) async fn handle(
         Choice::Wait(absent) => absent,
     };
     // A target that joined the group after the backup can report only as a member, so add the
-    // needed targets. A damaged record may name more targets than a group can have. Then add no
-    // target, because each report would begin another epoch.
+    // needed targets. A damaged record may name more targets than a group can have. In this case,
+    // add no target, because each report would begin another epoch.
     let needed = needed_reports(found, &reports);
     let has_space = needed.len() <= MAX_MEMBERS;
     if has_space && absent.iter().any(|it| may_join(&map, found, *it)) {

@@ -41,7 +41,7 @@ impl StoredFile {
             + self.name_bytes
             + parts * record_bytes(&Key::Inline(inode, u16::MAX), &part)
             + self.inline_bytes;
-        // A tenth more for old versions of records that are not merged yet.
+        // Old versions of records, which the store has not removed yet, take a tenth more space.
         (records + OVERHEAD_OF_RECORD * (2 + parts)) * 11 / 10
     }
 

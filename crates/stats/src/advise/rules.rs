@@ -11,7 +11,7 @@ const FEWEST_FILES: u64 = 100;
 /// this number.
 const FITTING: f64 = 0.75;
 /// If a smaller share of the files fits into the current number of inline bytes, a rule proposes
-/// zero, because each larger file needs one more request for its first bytes.
+/// zero. Each larger file needs one more request for its first bytes.
 const NOT_FITTING: f64 = 0.1;
 /// Size in bytes above which a file is large.
 const LARGE: u64 = 256 << 20;

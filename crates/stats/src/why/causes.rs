@@ -1,6 +1,6 @@
-//! Finds the causes of slowness: disks, logs, links, the load of one user or one directory, hosts
-//! that lack memory or have a full page cache, silent clients that make other clients wait, and
-//! requests without a reply.
+//! Finds the causes of slowness. Causes can be disks, logs, links, and the load of one user or one
+//! directory. Hosts that lack memory or have a full page cache, silent clients that make other
+//! clients wait, and requests without a reply are causes too.
 //!
 //! Each rule requires a fact that only its cause can explain. So the rules find no cause in a
 //! cluster under heavy but even load. The module is pure: it does no I/O and reads no clock.
@@ -20,8 +20,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Minimum number of requests before a rule judges a disk or a log.
 const FEWEST: u64 = 3;
-/// If a disk has only one peer, it must be slower than the peer by this additional factor to count
-/// as slow, because the peer may be an unusually fast disk.
+/// A disk with only one peer counts as slow only if it is slower by this additional factor, because
+/// the peer may be an unusually fast disk.
 const ONE_PEER_FACTOR: u64 = 2;
 /// Mean time of a log sync at which a log without peers counts as slow. A log sync on a working
 /// disk takes less time, even under load.

@@ -295,8 +295,8 @@ impl Evidence {
         evidence
     }
 
-    /// Returns the evidence between two rounds. It always has entries for the client, user or job
-    /// in the focus.
+    /// Returns the evidence between two rounds. The evidence always has entries for the client,
+    /// user or job in the focus.
     pub fn between(before: &Round, now: &Round, focus: Focus) -> Self {
         Self::about(focus, |node| before.iter().find(|it| it.node == node), now)
     }

@@ -1,12 +1,13 @@
 //! Finds slow links. A link is slow if the data of its client or storage server moves more slowly
 //! than the data of other clients or storage servers.
 //!
-//! The rule judges a link separately in each interval of the evidence. It compares the data rates
-//! of the links, each during the time in which its data moves. It reports a link that is slow in
-//! several intervals, and in most of the intervals in which the link was judged. A client is slow
-//! only if it is also slower than the other clients of the same servers. A server is slow only if
-//! most of its clients move data faster at other servers. So a server that many clients use
-//! concurrently makes none of these clients look slow, and a slow client makes no server look slow.
+//! The rule judges a link separately in each interval of the evidence. The rule compares the data
+//! rates of the links, each during the time in which its data moves. The rule reports a link that
+//! is slow in several intervals, and in most of the intervals in which the rule has judged the
+//! link. A client is slow only if it is also slower than the other clients of the same servers. A
+//! server is slow only if most of its clients move data faster at other servers. So a server that
+//! many clients use concurrently makes none of these clients look slow, and a slow client makes no
+//! server look slow.
 //!
 //! `traffic` has the measured traffic.
 
@@ -24,7 +25,7 @@ const FEWEST_BYTES: u64 = 256 << 10;
 /// Minimum number of intervals in which a link must be slow. A single slow interval may be a short
 /// disturbance.
 const FEWEST_INTERVALS: usize = 2;
-/// Minimum time per MiB of a slow link. It corresponds to 52 MB/s.
+/// Minimum time per MiB of a slow link. This time corresponds to 52 MB/s.
 const SLOW_FROM_NS: u64 = 20_000_000;
 /// A link is slow if its data takes at least this many times as long as the data of the median
 /// peer.
@@ -141,7 +142,8 @@ impl Links {
     }
 
     /// Returns the slow links. If both clients and servers seem to be slow, returns only the kind
-    /// that differs more from its peers, because the clients of a slow server also seem to be slow.
+    /// that differs more from its peers. The reason is that the clients of a slow server also seem
+    /// to be slow.
     fn slow(&self) -> Vec<End> {
         let all = self.judged().filter_map(|end| Some((end, self.slowness(end)?)));
         let (clients, servers): (Vec<_>, Vec<_>) =

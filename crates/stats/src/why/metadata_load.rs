@@ -19,8 +19,8 @@ use std::collections::BTreeMap;
 
 /// Minimum busy share of the thread, in percent. At this share, the waiting time of a request
 /// equals the time that the thread works on the request. This follows from the theory of queues
-/// with one server: if the busy share is `r`, requests that arrive at random wait `r / (1 - r)`
-/// times as long as the thread works on them.
+/// with one server. If the busy share is `r`, the waiting time of a request that arrives at random
+/// is `r / (1 - r)` times its service time.
 const BUSY_PERCENT: u64 = 50;
 /// Minimum number of requests of a target before the rule judges the target.
 const FEWEST_REQUESTS: u64 = 100;

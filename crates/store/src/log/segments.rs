@@ -21,8 +21,8 @@ pub struct Segments {
     /// Length of the last segment in bytes, without the zeros that the log writes ahead. The bytes
     /// between `end` and `length` belong to records that were not written completely.
     pub length: u64,
-    /// Bytes of the records after the last record that any record names as synced. They are in the
-    /// last segment and end at `end`. The device may lack these bytes.
+    /// Bytes of the records after the last record that any record names as synced. These bytes are
+    /// in the last segment, and end at `end`. The device may lack these bytes.
     pub(super) tail: Vec<u8>,
 }
 
