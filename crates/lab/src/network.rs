@@ -184,7 +184,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn token_bucket_holds_a_few_milliseconds_of_its_rate() {
+    fn token_bucket_burst_is_a_few_milliseconds_of_the_rate() {
         assert_eq!(Bucket::of(50_000_000).burst_bytes, 250_000);
         assert_eq!(Bucket::of(125_000).burst_bytes, 18_028);
         assert_eq!(Bucket::of(12_500_000_000).burst_bytes, 62_500_000);

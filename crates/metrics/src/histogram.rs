@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn quantile_of_the_longest_durations_is_not_missing() {
+    fn quantile_beyond_the_last_bound_is_the_last_bound() {
         let mut value = HistogramValue::default();
         (0..99).for_each(|_| value.record(Duration::from_millis(1)));
         value.record(Duration::from_secs(3600));

@@ -60,7 +60,7 @@ fn checker_finds_a_primary_that_leads_after_its_power_loss() {
 }
 
 #[test]
-fn checker_finds_trust_in_requests_to_an_earlier_process() {
+fn checker_finds_a_member_that_trusts_a_late_request() {
     let faults = Faults { writes: 1, power_losses: 1, late_messages: 1, ..NO_FAULTS };
     check(PlantedBug::TrustLateRequest, records(2, 3, faults), MEMBERS_HAVE_RECORDS);
 }

@@ -82,7 +82,7 @@ mod tests {
     const PUBLISHED: &str = include_str!("../data/published/alces_cost.csv");
 
     #[test]
-    fn published_costs_equal_those_from_the_catalogue() {
+    fn computed_costs_equal_the_published_costs() {
         let catalogue = Catalogue::built_in();
         let metadata = MetadataServers { server: "c3.large".into(), count: 1 };
         for (line, (server, count)) in

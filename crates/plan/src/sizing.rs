@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn too_many_connections_are_a_problem() {
+    fn size_reports_a_service_with_too_many_connections() {
         assert_eq!(sized(NEEDS).problems, Vec::<String>::new());
         let found = sized(Needs { clients: 1000, ..NEEDS });
         assert_eq!(found.storage.connections, 1000 * 64 * 16);

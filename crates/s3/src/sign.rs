@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn signatures_equal_those_of_amazons_examples() {
+    fn signatures_equal_the_signatures_in_amazons_examples() {
         let get = example(("GET", "/test.txt", ""), &[], &[("range", "bytes=0-9")]);
         assert_eq!(
             get,

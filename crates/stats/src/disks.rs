@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn disk_statistics_equal_those_of_iostat() {
+    fn disk_statistics_equal_the_output_of_iostat() {
         let before = vec![service(1, 10, "sda", &figures(1_000))];
         let now = vec![service(1, 12, "sda", &figures(2_000))];
         let loads = disks(&before, &now, |_| "s1".into());

@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn slow_syncs_are_a_finding_if_there_are_enough() {
+    fn log_with_enough_slow_syncs_is_a_finding() {
         let slow = |fast: u32, slow: u32| {
             let mut syncs = HistogramValue::default();
             (0..fast).for_each(|_| syncs.record(Duration::from_millis(1)));

@@ -405,7 +405,7 @@ fn undo_forgets_values_of_devices_that_were_removed() {
 }
 
 #[test]
-fn undo_forgets_values_that_it_cannot_restore_if_asked() {
+fn forced_undo_forgets_values_that_it_cannot_restore() {
     let host = Host::new(false);
     host.apply_all();
     // The device exists, but the kernel does not have this file any more.

@@ -178,7 +178,7 @@ fn disk_that_is_not_mounted_counts_as_stored_data() {
 
 /// The program that deploys may be of another version than the program that it installs.
 #[test]
-fn hosts_get_the_units_of_the_installed_program() {
+fn hosts_receive_systemd_units_of_the_installed_program() {
     let writes = |script: &str| script.lines().any(|line| line.starts_with("write_units "));
     let scripts: Vec<_> = all_scripts().into_iter().filter(|(_, it)| writes(it)).collect();
     assert_eq!(scripts.len(), 4, "each host has two such scripts");
@@ -224,7 +224,7 @@ fn configuration_has_targets_and_addresses_of_the_host() {
 }
 
 #[test]
-fn other_hosts_reach_metrics_only_if_the_hosts_file_asks() {
+fn other_hosts_read_metrics_only_if_enabled_in_the_hosts_file() {
     let metrics = |text: &str, role: Role| {
         let deployment = Deployment::parse(text).unwrap();
         let host = if role == Role::Storage { "s1" } else { "m1" };

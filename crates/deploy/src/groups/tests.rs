@@ -98,7 +98,7 @@ fn group_without_a_target_on_another_host_is_reported() {
 
 /// An interrupted deployment may have created some of the groups.
 #[test]
-fn groups_of_an_interrupted_deployment_are_kept() {
+fn plan_reuses_the_groups_of_an_interrupted_deployment() {
     let text = file(2, &[("a", 2, ""), ("b", 2, "")]);
     let deployment = Deployment::parse(&text).unwrap();
     let first = [group(7, &[("b", "/disk2/t"), ("a", "/disk1/t")])];

@@ -423,7 +423,7 @@ fn node_leaves_management_if_its_host_loses_the_role() {
 }
 
 #[test]
-fn group_with_too_few_members_gets_a_copy() {
+fn group_with_too_few_members_gets_another_member() {
     let (deployment, mut all) = complete_several(&["a1", "a2", "a3"]);
     let cluster = all.cluster.as_mut().unwrap();
     cluster.copies = 1;

@@ -267,7 +267,7 @@ fn restored_group_continues_with_the_member_added_later() {
 
 /// The first member fails after its report, in which it does not name the member that served last.
 #[test]
-fn last_member_joins_a_restored_group_after_another_report() {
+fn late_report_adds_the_last_serving_member_to_its_group() {
     let (_directory, settings, token) = cluster();
     block_on(async move {
         let running = RunningManagement::start(&settings).await.unwrap();

@@ -73,7 +73,7 @@ fn disk_is_not_formatted_with_the_uuid_of_another_disk() {
 }
 
 #[test]
-fn fstab_lines_outside_of_the_marks_stay() {
+fn deployment_changes_only_its_marked_fstab_lines() {
     let place = tempfile::tempdir().unwrap();
     let fstab = place.path().join("fstab");
     let write = |before: &str, body: &str| {
@@ -128,7 +128,7 @@ fn stop_of_a_unit_that_still_runs_is_an_error() {
 }
 
 #[test]
-fn start_of_a_unit_that_is_not_ready_ends_in_time() {
+fn start_of_a_unit_that_is_not_ready_fails_after_a_time_limit() {
     let systemctl = |code: i32| format!("case \"$*\" in *storage*) return {code} ;; esac");
     let start = "start_service storage 7420\necho done\n";
     assert_eq!(run_with_systemd(&systemctl(0), start), (Some(0), "done\n".into()));

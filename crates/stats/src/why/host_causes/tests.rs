@@ -166,7 +166,7 @@ fn finding_names_both_hosts_if_their_clocks_differ() {
 }
 
 #[test]
-fn host_is_reported_if_only_it_has_no_time_service() {
+fn only_host_without_a_time_service_is_reported() {
     let state = |node: u32, _: u64| State { is_synchronised: node != 2, ..GOOD };
     assert_eq!(found(state), one("clock-unsynchronised", "host 10.0.0.2"));
 }
@@ -197,7 +197,7 @@ fn memory_pressure_is_reported_if_it_lasts_a_tenth_of_time() {
 }
 
 #[test]
-fn services_of_one_host_make_one_finding() {
+fn host_with_several_services_has_one_finding() {
     let mut map = map_with_addresses();
     map.nodes[3].addresses = map.nodes[2].addresses.clone();
     let stalled =
