@@ -64,9 +64,9 @@ pub struct Balance {
 pub struct Highest {
     /// Id of the target.
     pub target: u32,
-    /// In percent. For work, the share of all requests that the target got. For space, the used
-    /// share of the target's file system. For files, the share of all files that are on this file
-    /// system.
+    /// A share in percent. For work, the share of all requests that the target got. For space, the
+    /// used share of the target's file system. For files, the share of all files that are on this
+    /// file system.
     pub percent: f64,
 }
 
