@@ -1,4 +1,4 @@
-//! Chooses the groups of a new file.
+//! Chooses the groups of a new file, and the metadata groups that may get new directories.
 //!
 //! [`Candidates`] holds the storage groups of a map, sorted by fitness. Groups with little free
 //! space are chosen only if there are too few other groups. Groups that are almost full, faulty,
@@ -24,10 +24,12 @@ mod balanced;
 mod domains;
 mod draw;
 mod established;
+mod metadata_groups;
 
 use crate::state::{ClosedGroup, closed_groups};
 use balanced::Tier;
 pub use established::Cursor;
+pub use metadata_groups::fittest_metadata_groups;
 use skep_types::map::{CapacityPool, Condition, Consistency, Reachability};
 use skep_types::pattern::{Chooser, MAX_STRIPE_WIDTH};
 use skep_types::random::finish as mix;

@@ -3,7 +3,9 @@
 //!
 //! By default, the group of the parent also serves the new directory, so that one local transaction
 //! creates it. But directories in the root, and in a parent that already has many subdirectories,
-//! are spread evenly over all metadata groups by a hash of their name.
+//! are spread evenly over the fittest metadata groups by a hash of their name
+//! ([`skep_cluster::placement::fittest_metadata_groups`]). If the group of the parent is not one of
+//! the fittest, for example because its disk is almost full, all its new directories are spread.
 
 use crate::engine::Engine;
 use crate::namespace::names::check_name;
@@ -85,10 +87,43 @@ fn choose_group<E: Engine>(
     let parent = directory.attributes.inode;
     let spreads =
         parent == InodeId::ROOT || directory.attributes.links > shared.limits.spread_subdirectories;
-    if !spreads || shared.placement.metadata_groups.is_empty() {
-        return shared.group;
-    }
     let hash = name_cursor(shared.map.cluster, parent, name) / skep_format::metadata::ORDINALS;
-    shared.placement.metadata_groups
-        [(hash % shared.placement.metadata_groups.len() as u64) as usize]
+    choose(shared.group, &shared.placement.groups_for_directories, spreads, hash)
+}
+
+/// Returns the group of a new directory. `fittest` are the groups that are the fittest for new
+/// directories, and `hash` is the hash of the name.
+fn choose(own: GroupId, fittest: &[GroupId], spreads: bool, hash: u64) -> GroupId {
+    if fittest.is_empty() || (!spreads && fittest.contains(&own)) {
+        return own;
+    }
+    fittest[(hash % fittest.len() as u64) as usize]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chosen(fittest: &[u32], spreads: bool) -> Vec<u32> {
+        let groups: Vec<GroupId> = fittest.iter().map(|raw| GroupId::new(*raw)).collect();
+        let of = |hash| choose(GroupId::new(1), &groups, spreads, hash).raw();
+        (0..6).map(of).collect()
+    }
+
+    #[test]
+    fn a_directory_stays_on_the_group_of_its_parent() {
+        assert_eq!(chosen(&[1, 2, 3], false), [1; 6]);
+        assert_eq!(chosen(&[], true), [1; 6], "no group serves a shard yet");
+    }
+
+    #[test]
+    fn directories_are_spread_over_the_fittest_groups() {
+        assert_eq!(chosen(&[1, 2, 3], true), [1, 2, 3, 1, 2, 3]);
+        assert_eq!(chosen(&[2, 3], true), [2, 3, 2, 3, 2, 3]);
+    }
+
+    #[test]
+    fn a_group_that_is_not_fit_gives_new_directories_to_others() {
+        assert_eq!(chosen(&[2, 3], false), [2, 3, 2, 3, 2, 3]);
+    }
 }

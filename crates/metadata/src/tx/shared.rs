@@ -9,8 +9,8 @@ use crate::tx::locks::Locks;
 use crate::tx::removal_guard::RemovalGuard;
 use crate::tx::start_numbers::StartNumbers;
 use crate::tx::wall_clock::WallClock;
-use skep_cluster::placement::{Candidates, Cursor};
-use skep_types::{ClusterMap, Epoch, GroupId, Lsn, ShardId, TargetKind};
+use skep_cluster::placement::{Candidates, Cursor, fittest_metadata_groups};
+use skep_types::{ClusterMap, Epoch, GroupId, Lsn, ShardId};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
@@ -118,8 +118,8 @@ impl Numbers {
 pub(crate) struct Placement {
     /// Shards that this group serves.
     pub(crate) own_shards: Vec<ShardId>,
-    /// Metadata groups that serve a shard.
-    pub(crate) metadata_groups: Vec<GroupId>,
+    /// Metadata groups that are the fittest for new directories.
+    pub(crate) groups_for_directories: Vec<GroupId>,
     pub(crate) candidates: Candidates,
     /// State of the round-robin placement of new files.
     pub(crate) cursor: Cursor,
@@ -166,7 +166,7 @@ impl Shared {
             map: Arc::new(ClusterMap::empty(start.map.cluster)),
             placement: Placement {
                 own_shards: Vec::new(),
-                metadata_groups: Vec::new(),
+                groups_for_directories: Vec::new(),
                 candidates: Candidates::new(&start.map),
                 cursor: Cursor::default(),
             },
@@ -188,15 +188,7 @@ impl Shared {
     pub(crate) fn set_map(&mut self, map: Arc<ClusterMap>) {
         let placement = &mut self.placement;
         placement.candidates = Candidates::new(&map);
-        placement.metadata_groups = map
-            .groups
-            .iter()
-            .filter(|group| {
-                group.kind == TargetKind::Metadata
-                    && map.shards.iter().any(|range| range.group == group.id)
-            })
-            .map(|group| group.id)
-            .collect();
+        placement.groups_for_directories = fittest_metadata_groups(&map);
         placement.own_shards = map
             .shards
             .iter()
