@@ -39,8 +39,9 @@ pub(crate) const MAX_APPEND_BYTES: usize = 2 << 20;
 pub const MAX_MESSAGE_BYTES: usize = 4 << 20;
 /// Disk space that a log reserves beyond its end.
 pub(crate) const RESERVE_BYTES: u64 = 8 << 20;
-/// A member that has less reserved space than this limit reserves more space. The space suffices
-/// for the longest command, and for the records of elections and of membership changes.
+/// A member that has less reserved space than this limit reserves more space. Reserved space of
+/// this size suffices for the longest command, and for the records of elections and of membership
+/// changes.
 pub(crate) const MIN_RESERVE_BYTES: u64 = 4 << 20;
 /// Maximum number of members. Five members survive the loss of two. The limit is higher than the
 /// usual number of members, so that an administrator can replace all members one after the other.

@@ -5,9 +5,9 @@
 //! is not responsible for the rules of Raft.
 //!
 //! # Crash rule
-//! Every write is synced before the next write begins, and before the member sends a reply. So a
+//! The member syncs each write before it begins the next write, and before it sends a reply. So a
 //! crash can tear only the records of the last write, for which the member has not sent a reply
-//! yet. The next start truncates torn records. A start also writes the records of the last write
+//! yet. The next start truncates torn records. Each start also writes the records of the last write
 //! again, because the sync of that write may have failed. After a failed sync, the records are only
 //! in the page cache and not on the disk. Removed entries stay in the file until a new file without
 //! these entries replaces the file.
@@ -275,7 +275,7 @@ impl LogFile {
     /// - `Corrupt` if the records are out of order. The member writes nothing.
     pub(crate) fn write(&mut self, records: Vec<LogRecord>) -> Result<()> {
         if self.has_failed {
-            return Err(self.failed("a write failed before"));
+            return Err(self.failed("an earlier write failed"));
         }
         self.contents.check(&records).map_err(|error| {
             error.within(format_args!("cannot write to {}", self.path.display()))
@@ -306,7 +306,7 @@ impl LogFile {
     /// - `DeviceFailed` if this write or an earlier write failed. The member must then end.
     pub(crate) fn remove_up_to(&mut self, position: LogPosition) -> Result<()> {
         if self.has_failed {
-            return Err(self.failed("a write failed before"));
+            return Err(self.failed("an earlier write failed"));
         }
         let Contents { vote, removed, entries } = &self.contents;
         let left = entries.iter().filter(|entry| entry.position.index > position.index);

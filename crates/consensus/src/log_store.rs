@@ -24,7 +24,7 @@ use std::rc::Rc;
 pub(crate) struct LogStore {
     file: Rc<RefCell<LogFile>>,
     /// The last entry whose effect the durable snapshot contains. The log removes no entry after
-    /// this end.
+    /// this entry.
     snapshot_end: SnapshotEnd,
 }
 

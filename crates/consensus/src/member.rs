@@ -128,8 +128,9 @@ fn config(cluster: ClusterId) -> Config {
 }
 
 impl<S: StateMachine> Member<S> {
-    /// Creates the files of a new member in a directory without a member. A start must never create
-    /// missing files, because the member could then vote twice in one election.
+    /// Creates the files of a new member in a directory without a member. The start of an existing
+    /// member must never create missing files, because the member could then vote twice in one
+    /// election.
     ///
     /// # Errors
     /// - `Configuration` if the directory has a member.
@@ -140,8 +141,8 @@ impl<S: StateMachine> Member<S> {
     }
 
     /// Creates the files of the only member of a new replicated log. The log begins with the state
-    /// `machine` and the index `first`. The member is the leader as soon as this function has
-    /// opened the member.
+    /// `machine` and the index `first`. The member is the leader as soon as [`Self::open`] has
+    /// opened it.
     ///
     /// # Errors
     /// - `Configuration` if the directory has a member.
@@ -189,7 +190,8 @@ impl<S: StateMachine> Member<S> {
         let peers = Peers(Rc::new(transport));
         let raft = Raft::new(*id, config, peers, log, state.clone()).await;
         let raft = raft.map_err(|error| ended(&error))?;
-        // The Raft library shows no members before its first report. So wait for this report.
+        // Before the first report of its metrics, the Raft library shows no members. So wait for
+        // this report.
         if raft.metrics().changed().await.is_err() {
             return Err(ended(&Fatal::Stopped));
         }

@@ -2,8 +2,8 @@
 //!
 //! A transport carries the messages as bytes. A member sends long snapshots and long lists of
 //! entries in parts, so each message has a bounded length. The encoding permits any size and any
-//! order of the entries. The receiver checks both ([`PeerRequest::from_peer`]), so that no message
-//! from another member can damage the log.
+//! order of the entries. The receiver checks size and order ([`PeerRequest::from_peer`]), so that
+//! no message from another member can damage the log.
 
 use crate::limits::{
     MAX_ADDRESSES, MAX_COMMAND_BYTES, MAX_ENTRIES, MAX_MEMBERS, MAX_MESSAGE_BYTES, MAX_NAME_BYTES,

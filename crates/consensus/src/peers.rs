@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn append_message_has_an_entry_and_respects_the_size_limit() {
+    fn append_message_exceeds_its_size_limit_only_for_one_entry() {
         let longest: Vec<_> =
             (0..MAX_ENTRIES).map(|index| entry(index, MAX_COMMAND_BYTES)).collect();
         let sent = fitting(&longest);

@@ -1,5 +1,5 @@
-//! Gives the Raft library the tasks, timers, channels and random numbers of the event loop in
-//! `skep_env`.
+//! Implements the tasks, timers, channels and random numbers of the Raft library with the event
+//! loop in `skep_env`.
 //!
 //! # Hazard: dropped tasks
 //! A task of `skep_env` ends when its handle is dropped. The library drops handles and expects the

@@ -4,9 +4,10 @@
 //! and the members at this position. The application owns the state itself ([`StateMachine`]).
 //!
 //! # Crash rule
-//! The state is only in memory. A start restores the state from the snapshot. The member repeats
-//! each entry after the snapshot as soon as the commit index covers the entry. A snapshot replaces
-//! the snapshot file atomically, and is durable before the log removes entries ([`SnapshotEnd`]).
+//! The state is only in memory. A start restores the state from the snapshot. The member applies
+//! each entry after the snapshot again, as soon as the commit index covers the entry. A snapshot
+//! replaces the snapshot file atomically, and is durable before the log removes entries
+//! ([`SnapshotEnd`]).
 
 use crate::limits::MAX_SNAPSHOT_BYTES;
 use crate::raft_types::{
@@ -28,7 +29,7 @@ use std::rc::Rc;
 pub(crate) const SNAPSHOT_FILE: &str = "raft-snapshot";
 
 /// The state machine of the application. All members apply the same commands in the same order, so
-/// the same command in the same state must always give the same state and outcome.
+/// the same command in the same state must always result in the same state and outcome.
 pub trait StateMachine: 'static {
     /// Applies a committed command, and returns its outcome. The member that has proposed the
     /// command returns the outcome to its caller.

@@ -82,7 +82,7 @@ impl Transport for Line {
     async fn call(&self, to: u64, _: &[String], request: Vec<u8>, _: Duration) -> Result<Vec<u8>> {
         assert!(request.len() <= MAX_MESSAGE_BYTES, "a message of {} bytes", request.len());
         let is_cut = |member| self.network.cut_off.borrow().contains(member);
-        let lost = || Error::new(ErrorCode::Disconnected, format!("member {to} is cut off"));
+        let lost = || Error::new(ErrorCode::Disconnected, format!("member {to} is disconnected"));
         let member = self.network.members.borrow().get(&to).cloned();
         let Some(member) = member.filter(|_| !is_cut(&to) && !is_cut(&self.from)) else {
             return Err(lost());
@@ -299,7 +299,7 @@ fn member_that_missed_many_entries_receives_a_snapshot() {
         group.kill(3).await;
         group.start(3).await;
         group.all_have(&vec![b'a'; expected]).await;
-        // On a busy host, the other voter may lead now.
+        // On a busy host, the other voter may be the leader now.
         let leader = group.leader(|id| id != 3).await;
         group.member(leader).remove_member(3).await.unwrap();
         until("the voters are known", || group.member(2).voters() == [1, 2]).await;

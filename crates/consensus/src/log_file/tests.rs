@@ -86,7 +86,8 @@ fn damaged_logs_and_logs_of_other_members_are_refused() {
     let damaged = LogFile::open(directory.path(), CLUSTER, 2).unwrap_err();
     assert_eq!(damaged.code(), ErrorCode::Corrupt);
     assert!(damaged.context().contains(LOG_FILE), "{damaged}");
-    // The file has lost its only record, but must not be taken for an empty log.
+    // The log must refuse a file that has lost its only record, and must not open it as an empty
+    // log.
     bytes.truncate(LOG_HEAD_BYTES + 20);
     std::fs::write(&path, &bytes).unwrap();
     let damaged = LogFile::open(directory.path(), CLUSTER, 2).unwrap_err();
