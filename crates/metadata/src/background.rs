@@ -62,14 +62,14 @@ pub(crate) struct Background {
 }
 
 impl Background {
-    /// Handles a key that a transaction has written. `is_present` is false if the transaction has
-    /// deleted the key.
+    /// Notes the work item of a key that a transaction has written. `is_present` is false if the
+    /// transaction has deleted the key.
     pub(crate) fn on_write(&mut self, key: &[u8], is_present: bool) {
         self.items.on_write(key, is_present);
     }
 
-    /// Notes that a sync of the log up to record `last` begins now. It covers all work items that
-    /// were written before.
+    /// Notes that a sync of the log up to record `last` begins now. The sync covers all work items
+    /// that were written before.
     pub(crate) fn before_sync(&mut self, last: Lsn) {
         self.items.before_sync(last);
     }
@@ -80,7 +80,7 @@ impl Background {
         self.removals.add(self.items.stored(stored), shared);
     }
 
-    /// Returns the number of chunk files in memory that storage still has to remove.
+    /// Returns the number of queued chunk files that storage still has to remove.
     pub(crate) fn queued_removals(&self) -> usize {
         self.removals.queued()
     }

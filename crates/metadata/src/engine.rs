@@ -3,8 +3,8 @@
 //!
 //! The engine need not sync, because the target's log is the source of truth. The target applies a
 //! batch only after every serving member of its group has synced the log records of the batch. With
-//! each batch, the target passes the LSN of its last log record. Applied batches become durable
-//! together, at a checkpoint.
+//! each batch, the target passes the LSN of the last log record in the batch. Applied batches
+//! become durable together, at a checkpoint.
 
 pub mod fjall_engine;
 pub mod memory;
@@ -57,7 +57,7 @@ pub trait Engine {
     /// store is empty.
     ///
     /// # Errors
-    /// The same as for [`Self::get`], and `Corrupt` if the number cannot be decoded.
+    /// The same as for [`Self::get`], and `Corrupt` if the LSN cannot be decoded.
     fn applied(&self) -> Result<Option<Lsn>> {
         let key = Key::Applied.to_bytes();
         self.get(&key)?.map(|value| decode_value(&key, &value)).transpose()

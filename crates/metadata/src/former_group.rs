@@ -1,6 +1,6 @@
-//! The last state of its group that a target has recorded, after a restore of management from a
-//! backup. The cluster map may be older than this record, and may show the target in no group. The
-//! target then reports the record to management, which compares the logs of the recorded members.
+//! The state of its group that a target records. After a restore of management from a backup, the
+//! cluster map may be older than this record, and may show the target in no group. The target then
+//! reports the record to management, which compares the logs of the recorded members.
 //!
 //! Does not own the record ([`skep_format::member_mark`]), or the reports of a target that is a
 //! member of its group (`service::members`).
@@ -32,7 +32,8 @@ pub(crate) fn compared_text(group: GroupId, record: &GroupRecord) -> String {
     format!("{text}: group {group} had the members {}", members.join(", "))
 }
 
-/// The recorded state of the group to which a target belonged. The target is in no group.
+/// The recorded state of the group to which a target belonged. In the cluster map, the target is in
+/// no group.
 pub(crate) struct FormerGroup {
     group: GroupId,
     target: TargetId,
@@ -112,10 +113,10 @@ impl FormerGroup {
 }
 
 /// Returns the group in `map` if the map may have an earlier state of the group than `record`,
-/// although it is not older than `version`, the version of the map with the recorded state. The map
-/// then comes from a management that was restored from a backup. A target that has left its group
-/// has recorded an earlier state than the map. In an undecided epoch, which is above all recorded
-/// ones, only management can compare the states.
+/// although the version of the map is at least `version`. The map with the recorded state had this
+/// version. So `map` comes from a management that was restored from a backup. If the target has
+/// left its group, the state in `record` is the earlier one. An undecided epoch is above all
+/// recorded epochs, so only management can compare the states.
 fn earlier_state<'a>(
     map: &'a ClusterMap,
     group: GroupId,

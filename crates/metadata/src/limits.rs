@@ -8,9 +8,9 @@ use std::time::Duration;
 /// maximum holds if each sync of the device takes at most [`SYNC_AFTER`].
 pub const SYNC_INTERVAL: Duration = Duration::from_millis(10);
 /// Age of the oldest unsynced change at which the target begins a sync. If the change arrives just
-/// after the beginning of another sync, it waits for that sync and for its own. If each of them
-/// takes at most half of [`SYNC_INTERVAL`], the change is on the device within [`SYNC_INTERVAL`].
-/// On a slower device, a change may wait for the duration of two syncs.
+/// after the beginning of another sync, the change waits for that sync and for a second sync. If
+/// each sync takes at most half of [`SYNC_INTERVAL`], the change is on the device within
+/// [`SYNC_INTERVAL`]. On a slower device, a change may wait for the duration of two syncs.
 pub const SYNC_AFTER: Duration = Duration::from_millis(5);
 /// Number of inode and transaction numbers that one reservation covers. A reservation
 /// costs one log record. A crash wastes at most this number of the 2^48 numbers.
@@ -49,8 +49,8 @@ pub const FIRST_PAUSE: Duration = Duration::from_millis(1);
 /// Longest pause of an operation before it asks a busy participant again.
 pub const LONGEST_PAUSE: Duration = Duration::from_millis(64);
 /// Maximum time for which an operation with a prepared transaction waits for a lock of another
-/// group's transaction. After that, it aborts its own transaction, and waits without locks. The
-/// other transaction normally ends after a message or after two syncs of a log.
+/// group's transaction. After this time, the operation aborts its own transaction, and waits
+/// without locks. The other transaction normally ends after a message or after two syncs of a log.
 pub const TRANSACTION_WAIT: Duration = Duration::from_secs(1);
 /// Maximum number of times that an operation restarts because a name led to an inode that does not
 /// exist. Normally, another request has changed the name since the operation read it. If the inode
@@ -63,8 +63,8 @@ pub const LONGEST_WAIT: Duration = Duration::from_millis(250);
 pub const ASK_AFTER: Duration = Duration::from_secs(1);
 /// Maximum time, since a target has prepared a transaction, for which requests for the attributes
 /// of a directory wait for the decision about a change of its names. The decision normally arrives
-/// after two syncs of a log. If it takes this long, the coordinator has failed, and programs must
-/// be able to use other names in the directory.
+/// after two syncs of a log. If the decision takes this long, the coordinator has failed, and
+/// programs must be able to use other names in the directory.
 pub const DECISION_PATIENCE: Duration = Duration::from_secs(5);
 /// Pause before a background job repeats a call that another group has refused, such as a removal
 /// of chunk files, a request for the size of a chunk file, a truncation, or a decision.
@@ -92,7 +92,7 @@ pub const FORGET_EVERY: Duration = Duration::from_secs(60);
 /// A target may have hundreds of thousands of these records.
 pub const ENDS_PER_BATCH: usize = 1000;
 
-/// Number of keys at which one deletion of old records takes no further records. The deletion of a
+/// Number of keys above which one transaction deletes no further old records. The deletion of a
 /// session has one key, and one for each slot that the session has used, at most [`MAX_SLOTS`].
 pub const KEYS_FORGOTTEN: usize = 10_000;
 /// Number of waiting operations at which the target refuses further changes with `LimitReached`.
@@ -252,11 +252,11 @@ pub const COPY_PART_BYTES: usize = 256 << 10;
 /// copy. A pair has at most about 64 KiB.
 pub const COPY_SCAN: usize = 64;
 /// Total size in bytes of the log records that a copy lacks, at which the primary sends them
-/// immediately, without a wait for the next key-value pairs. It is far below
+/// immediately, without a wait for the next key-value pairs. This size is far below
 /// [`KEPT_FOR_ABSENT_BYTES`], so the primary does not drop these records before.
 pub const COPY_RECORD_BYTES: usize = SHIP_BYTES / 4;
-/// Time without a reply after which the primary treats a part of a copy as lost. It is longer than
-/// a member may take to reply.
+/// Time without a reply after which the primary treats a part of a copy as lost. A member takes
+/// less than this time to reply.
 pub const COPY_LOST_AFTER: Duration = Duration::from_secs(3);
 /// Pause of the primary before it asks a member again that is removing its store or making its copy
 /// durable.
@@ -264,8 +264,8 @@ pub const COPY_PAUSE: Duration = Duration::from_millis(100);
 /// Number of missing records up to which the primary begins to count an absent member: replies then
 /// wait for this member too. The member gets the missing records within milliseconds.
 pub const JOIN_LAG: u64 = 1000;
-/// Time without a request to a member after which the primary sends one, so that its lease does not
-/// end.
+/// Time without a request to a member after which the primary sends the member a request, so that
+/// the primary's lease does not end.
 pub const LEASE_RENEWAL: Duration = Duration::from_millis(500);
 /// Age of a request to drop a member after which the primary reports, in its log and its health,
 /// that replies also wait for its own disk because management has not carried out the request.
@@ -281,16 +281,17 @@ pub const SYNC_PATIENCE: Duration = Duration::from_secs(3);
 /// again. A disk that hung once often hangs again soon. The time doubles with each failure of the
 /// member, up to [`LONGEST_DAMPING`].
 pub const HANG_DAMPING: Duration = Duration::from_secs(10);
-/// The same time for a member that did not answer, from its second failure on. After the first
-/// failure, the primary counts the member as soon as the member has caught up.
+/// Time for which a member that did not answer must confirm records, before the primary counts it
+/// again. Applies from the second failure of the member on. After the first failure, the primary
+/// counts the member as soon as the member has caught up.
 pub const SILENCE_DAMPING: Duration = Duration::from_secs(2);
-/// Maximum of [`HANG_DAMPING`] and [`SILENCE_DAMPING`] after several failures. Meanwhile the group
-/// has one member less, so it must not be much longer than the drops that it prevents.
+/// Maximum of [`HANG_DAMPING`] and [`SILENCE_DAMPING`] after several failures. During this time the
+/// group has one member less, so the time must not be much longer than the drops that it prevents.
 pub const LONGEST_DAMPING: Duration = Duration::from_secs(60);
 /// Time after the newest failure of a member after which the primary forgets the earlier failures.
 pub const FAILURES_FORGOTTEN_AFTER: Duration = Duration::from_secs(600);
 /// Time between two confirmations of a member above which the member does not count as steady. The
-/// primary sends a member that follows a request at least every [`LEASE_RENEWAL`].
+/// primary sends a request to each member that follows its log, at least every [`LEASE_RENEWAL`].
 pub const STEADY_GAP: Duration = Duration::from_secs(2);
 /// Pause of the primary after a failed request to a member that does not serve, before it sends the
 /// member another request. Also the pause between two requests to management for the same change of
@@ -343,7 +344,7 @@ pub struct Limits {
 pub struct RemovalLimits {
     /// Maximum number of chunk files in a removal request. By default [`REMOVALS_PER_MESSAGE`].
     pub per_message: usize,
-    /// Time for which removals wait, so that one request contains many of them. By default
+    /// Time for which removals wait, so that one request contains many removals. By default
     /// [`REMOVAL_DELAY`].
     pub delay: Duration,
     /// Maximum number of chunk files in all removal queues. By default [`QUEUED_REMOVALS`].
@@ -359,8 +360,8 @@ impl Default for RemovalLimits {
 /// The limits of the replication between the members of a group.
 #[derive(Debug, Clone)]
 pub struct MemberLimits {
-    /// The times of the leases, instead of those in the settings of the cluster. By default `None`,
-    /// which means that the settings apply.
+    /// The times of the leases, which replace the times in the settings of the cluster. By default
+    /// `None`, which means that the settings apply.
     pub leases: Option<LeaseTimes>,
     /// By default [`COPY_PART_BYTES`].
     pub copy_part_bytes: usize,

@@ -3,7 +3,8 @@
 //!
 //! A removal request costs a storage target several syncs of directories, for one chunk file as for
 //! hundreds. So the job collects chunk files for the time `REMOVAL_DELAY` before it sends a
-//! request. It sends the request earlier if it is full, or if the group is short of free space.
+//! request. The job sends the request earlier if the request is full, or if the group is short of
+//! free space.
 
 use super::removal_queue::RemovalQueue;
 use super::storage_name::storage_name;
@@ -93,7 +94,7 @@ impl ChunkRemovals {
 
     /// Sends a removal request to each group that has chunk files to remove, has no request in
     /// flight and is not paused. Skips a group whose chunk files do not fill a message while the
-    /// job is collecting more.
+    /// job is collecting more chunk files.
     pub(crate) fn start<E: Engine>(&mut self, context: &mut JobContext<'_, E>) -> Result<()> {
         let limit = context.shared.limits.removals.per_message;
         let is_ready = |group: &GroupId, queue: &RemovalQueue| {

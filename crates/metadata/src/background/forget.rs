@@ -20,8 +20,8 @@ use std::time::Duration;
 /// Each batch reads one page of records, until the search has read all of them.
 #[derive(Debug, Default)]
 pub(crate) struct ForgetJob {
-    /// Time at which the next search begins. In the past while a search is in progress, which
-    /// continues in each batch.
+    /// Time at which the next search begins. While a search is in progress, this time is in the
+    /// past, so that each batch continues the search.
     due: Duration,
     /// Time of the first search since the target started. The job deletes records only when
     /// `END_KEPT_SECONDS` have passed since then.

@@ -1,6 +1,6 @@
 //! Completes transactions over several groups. As a participant, the job asks coordinators for the
-//! decision on prepared transactions that have waited long. As a coordinator, it sends commits to
-//! participants until they confirm them.
+//! decision on prepared transactions that have waited long. As a coordinator, the job sends each
+//! commit to a participant until the participant confirms the commit.
 
 use super::task::{BackgroundCall, DecideCall, JobContext};
 use crate::engine::Engine;
@@ -47,7 +47,7 @@ pub(crate) struct PreparedTransactions {
     /// Transactions that this target has prepared and other groups coordinate.
     prepared: BTreeMap<TransactionId, PreparedTransaction>,
     /// Commits that a participant has refused to confirm, each with the time at which the target
-    /// sends it again.
+    /// sends the commit again.
     unconfirmed: Vec<(Duration, GroupId, u64)>,
     /// Limits the rate of log lines about unconfirmed commits.
     lines: LineLimit,
@@ -206,9 +206,9 @@ impl PreparedTransactions {
         }
     }
 
-    /// Returns the time since this target asked the coordinator for the decision, or zero if it
-    /// does not wait for a reply. Also returns the reason why the target could not carry out the
-    /// decision.
+    /// Returns the time for which this target has waited for the coordinator's decision. Zero means
+    /// that this target waits for no reply. Also returns the reason why the target could not carry
+    /// out the decision.
     pub(crate) fn state_of(
         &self,
         transaction: TransactionId,

@@ -50,7 +50,7 @@ impl RemovalQueue {
     }
 
     /// Adds a chunk file whose work item has just reached the store. If `is_full`, the queue does
-    /// not take the chunk file, and a later round reads its work item from the store.
+    /// not accept the chunk file, and a later round reads its work item from the store.
     pub(super) fn push(&mut self, key: ChunkFileKey, is_full: bool) {
         if self.has_more {
             self.was_full = true;

@@ -25,8 +25,8 @@ struct SizeRecovery {
     /// The groups of the chunk files whose sizes are not known yet, by component and index of the
     /// chunk file.
     missing: BTreeMap<(u16, u16), GroupId>,
-    /// Largest file size that follows from the replies so far, each with the size of one chunk
-    /// file.
+    /// Largest file size that results from the replies so far. Each reply contains the size of one
+    /// chunk file.
     size: u64,
     /// The first group that has refused a request.
     failed: Option<GroupId>,
@@ -106,8 +106,8 @@ impl SizeRecoveries {
     }
 
     /// Starts the recovery of the size of a file. `lost` has the component and index of the chunk
-    /// files that the recovery ignores. They may have old bytes beyond the end, because their
-    /// storage host may have lost a truncation.
+    /// files that the recovery ignores. These chunk files may have old bytes beyond the end of the
+    /// file, because their storage host may have lost a truncation.
     fn recover<E: Engine>(
         &mut self,
         inode: InodeId,
@@ -148,8 +148,9 @@ impl SizeRecoveries {
         Ok(())
     }
 
-    /// Handles the reply with the size of a chunk file, or its failure. Returns whether the
-    /// recovery has now ended with a failure, so that the recovery of another file can begin.
+    /// Handles the reply with the size of a chunk file, or the failure of the request. Returns
+    /// whether the recovery has now ended with a failure, so that the recovery of another file can
+    /// begin.
     pub(crate) fn on_reply<E: Engine>(
         &mut self,
         call: &StatCall,

@@ -22,7 +22,8 @@ use std::time::Duration;
 #[derive(Debug)]
 struct Round {
     generation: u64,
-    /// The chunk files when the round began. The work item may have fewer by now.
+    /// The chunk files of the truncation when the round began. The work item may have fewer chunk
+    /// files now.
     chunk_files: Vec<TruncatedChunkFile>,
     missing_replies: usize,
     /// The incarnation of each chunk file's storage host, from its reply, by the index of the chunk

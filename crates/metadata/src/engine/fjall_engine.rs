@@ -201,7 +201,7 @@ mod tests {
         engine.get(&[7]).unwrap();
         let BlockLoads([(cached, read), ..]) = engine.block_loads();
         assert!(cached + read >= 2, "each read needs the data block: {cached} and {read}");
-        assert!(cached >= 1, "the second read finds it in the cache");
+        assert!(cached >= 1, "the second read finds the block in the cache");
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! `ApplyPrepared`: applies the steps of a prepared transaction whose outcome is a commit, before
 //! the coordinator's decision is durable. The target keeps the transaction until it receives
-//! `Decide`, because the coordinator may lose power and then ask for it again (`ConfirmPrepared`).
+//! `Decide`, because the coordinator may lose power and then ask for the transaction again
+//! (`ConfirmPrepared`).
 
 use crate::engine::Engine;
 use crate::tx::context::Context;

@@ -19,8 +19,8 @@ pub(crate) fn run<E: Engine>(
         }
         // The inline component must stay if this target has lost the client's open in a power loss.
         // Close the file nevertheless, but ignore the reported size, because other clients do not
-        // find its first bytes. The next sync of the client detects the missing size, and reports
-        // it again.
+        // find the file's first bytes. The next sync of the client detects the missing size, and
+        // reports it again.
         if context.end_inline_as_reported(&mut record, extent.ends_inline)? {
             context.merge_written(&mut record, extent);
         } else {

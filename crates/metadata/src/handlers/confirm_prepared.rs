@@ -1,13 +1,13 @@
 //! `ConfirmPrepared`: replies whether this target still has a prepared transaction. A coordinator
-//! sends it for a staged transaction. The reply waits until all log records on which it depends are
-//! *safe*.
+//! sends this request for a staged transaction. The reply waits until all log records on which it
+//! depends are *safe*.
 //!
 //! # Hazard: a late `BeginPrepare`
 //! If the target does not have the transaction, the coordinator undoes its own changes. So this
 //! target must not prepare the transaction any more, even if a duplicate of `BeginPrepare` arrives
-//! later. Therefore the target records that the transaction has ended. A duplicate may also have
-//! arrived already, after a power loss has removed the first prepared transaction. The target has
-//! then prepared the transaction at another time, and aborts it.
+//! later. Therefore the target records that the transaction has ended. After a power loss has
+//! removed the prepared transaction, a duplicate may also have prepared the transaction again. Then
+//! the time of the preparation differs, and the target aborts the transaction.
 
 use crate::engine::Engine;
 use crate::tx::context::Context;

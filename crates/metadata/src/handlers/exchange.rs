@@ -1,6 +1,6 @@
 //! `Exchange`: swaps the inodes of two names. The group that serves the second directory runs the
 //! request. Other groups may serve the first directory and the inodes. If the exchange gives
-//! directories another parent, the rules of `rename` apply to each of them.
+//! directories another parent, the rules of `rename` apply to each of these directories.
 
 use crate::engine::Engine;
 use crate::handlers::rename::{check_move, confirm_source, source};

@@ -30,7 +30,7 @@ pub(crate) fn run<E: Engine>(
             directory: request.directory,
             name: request.name.clone(),
             inode: request.inode,
-            // The participant returns the kind.
+            // Not known yet: the participant returns the kind in its reply.
             kind: FileKind::Regular,
             is_added: true,
         };

@@ -1,5 +1,5 @@
 //! `MakeDirectory`: creates a directory. If another metadata group shall serve its inode, a
-//! transaction of both groups creates it.
+//! transaction of both groups creates the directory.
 //!
 //! By default, the group of the parent also serves the new directory, so that one local transaction
 //! creates it. But directories in the root, and in a parent that already has many subdirectories,
@@ -57,7 +57,7 @@ pub(crate) fn run<E: Engine>(
         let entry = StagedEntry {
             directory: request.directory,
             name: request.name.clone(),
-            // The participant assigns the inode.
+            // Not known yet: the participant assigns the inode.
             inode: InodeId::default(),
             kind,
             is_added: true,

@@ -23,7 +23,7 @@ pub(crate) fn run<E: Engine>(
     let slots = request.slots.clamp(1, MAX_SLOTS);
     let record = match context.get::<SessionRecord>(&Key::Session(session))? {
         // This request may be a retry, and the client may already use the slots that the first
-        // request has granted. So never grant fewer slots.
+        // request has granted. So never grant fewer slots than the first request has granted.
         Some(record) => SessionRecord { slots: record.slots.max(slots), ..record },
         None => SessionRecord { client: request.client, slots },
     };

@@ -1,6 +1,6 @@
 //! `ReadDirectory`: returns the entries after a cursor. A cursor is the hash of a name, so cursors
-//! stay valid while the directory changes. If an entry exists during a whole listing, the client
-//! gets it exactly once, except after a hash collision (see `remove_dentry`).
+//! stay valid while the directory changes. An entry that exists during a whole listing appears in
+//! the listing exactly once, except after a hash collision (see `remove_dentry`).
 //!
 //! An undecided transaction of another group may be about to remove or change an entry. The client
 //! that requested this change may already have its reply. So the reply ends before this entry, and

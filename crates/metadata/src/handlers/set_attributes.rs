@@ -22,7 +22,8 @@ pub(crate) fn run<E: Engine>(
             return Err(Error::new(ErrorCode::InvalidArgument, what).into());
         }
     }
-    // The reply has all attributes, and the client's kernel may cache them.
+    // Wait for undecided transactions, because the reply has all attributes, and the client's
+    // kernel may cache the attributes.
     context.await_decisions(request.inode)?;
     let mut record = context.inode(request.inode)?;
     if let Some(size) = request.size {

@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_truncation_is_logged_with_place_and_effect() {
+    fn a_refused_truncation_is_logged_with_group_and_effect() {
         let map = ClusterMap::empty(ClusterId::default());
         let error = Error::new(ErrorCode::Io, "read-only file system");
         let line = refusal_line(&map, InodeId::new(3), (GroupId::new(8), &error), 5);
