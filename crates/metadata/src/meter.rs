@@ -189,7 +189,8 @@ pub(crate) struct Meter {
     holders: Arc<SilentHolders>,
     holders_shown: Duration,
     role: RoleFigures,
-    /// Time of the last call of [`Self::count_work`], and the thread's total idle time then.
+    /// Time of the last call of [`Self::count_work`], and the thread's total idle time at that
+    /// call.
     worked: Option<(Duration, Duration)>,
 }
 
@@ -301,8 +302,8 @@ impl Meter {
             awaited: None,
         };
         let before = self.arrivals.insert((connection, header.tag), arrival);
-        // A faulty peer may use the tag of a request that has no reply yet. Stop counting that
-        // request.
+        // A faulty peer may use the tag of a request that has no reply yet. Then count only the
+        // newer request.
         if let Some(before) = before {
             before.open.into_iter().for_each(|number| self.open.end(number));
             self.idle.remove(&before);

@@ -81,13 +81,14 @@ impl RoleFigures {
         self.copy.record(duration);
     }
 
-    /// Handles the map in which the target becomes the primary.
+    /// Notes that a take-over has begun: the target has received the map in which it is the
+    /// primary.
     pub(crate) fn begin_take_over(&mut self, now: Duration) {
         self.took_over_at = Some(now);
     }
 
-    /// Handles a batch of the primary. `wait` is the time from now until it may reply to clients.
-    /// At zero, the take-over has ended.
+    /// Handles a batch of the primary. `wait` is the time until the primary may reply to clients.
+    /// Zero means that the take-over has ended.
     pub(crate) fn after_batch(&mut self, wait: Duration, now: Duration) {
         if wait.is_zero()
             && let Some(since) = self.took_over_at.take()

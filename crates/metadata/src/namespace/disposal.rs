@@ -46,7 +46,7 @@ impl<E: Engine> Context<'_, E> {
     }
 
     /// Removes the record of an inode, with its extended attributes, size recovery and truncation.
-    /// Before, the caller removes the inline bytes of a file.
+    /// The caller must remove the inline bytes of a file before this call.
     pub(crate) fn remove_inode(&mut self, record: &InodeRecord) -> Result<(), Stop> {
         let inode = record.attributes.inode;
         if record.has_xattrs {

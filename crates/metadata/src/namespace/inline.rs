@@ -217,9 +217,9 @@ impl<E: Engine> Context<'_, E> {
     }
 
     /// Removes the inline bytes of a file that the target disposes of. `reach` is the result of
-    /// [`Self::reach`]. If it is a bound, this function need not search the store for parts, which
-    /// takes longer than the removal of a few keys. A part of zeros has no record, and its removal
-    /// has no effect.
+    /// [`Self::reach`]. If `reach` is a bound, this function need not search the store for parts. A
+    /// search takes longer than the removal of a few keys. A part of zeros has no record, and its
+    /// removal has no effect.
     pub(crate) fn dispose_of_inline(&mut self, record: &InodeRecord, reach: u64) -> Result<()> {
         if reach == MAX_FILE_BYTES {
             return self.remove_inline(record);

@@ -2,8 +2,8 @@
 //! (docs/design/0009-first-bytes-in-metadata.md, "Files that are large from the first write").
 //!
 //! The client that has created a file may write its first bytes to storage instead of metadata, and
-//! reports this later. The target ends the inline component at the next report or close of this
-//! client, or when its session ends.
+//! reports the write later. The target ends the inline component at the next report or close of
+//! this client, or when its session ends.
 //!
 //! # Invariants
 //! - Until the component has ended, no other session has the file open, so no other client reads
@@ -22,7 +22,7 @@ use skep_format::metadata::{InodeRecord, Key, OpenCounts};
 use skep_types::{Error, ErrorCode, FileKind, InodeId, Result, SessionId, StripePattern};
 
 impl<E: Engine> Context<'_, E> {
-    /// Ends the inline component of a file if a report or a close of a writer asks for it.
+    /// Ends the inline component of a file if a report or a close of a writer requests this end.
     /// `ends_inline` is the generation of the pattern with this component. The caller stores the
     /// inode. Returns `false` if the component cannot end.
     pub(crate) fn end_inline_as_reported(

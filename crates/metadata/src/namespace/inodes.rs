@@ -82,9 +82,9 @@ impl<E: Engine> Context<'_, E> {
         attributes.modified = attributes.changed;
     }
 
-    /// Sets the change time of an inode to now, and increments its change counter. If this is not
-    /// later than the last change time, because the clock of the host was set back or has not
-    /// advanced since, the change time becomes one nanosecond later than the last change time.
+    /// Sets the change time of an inode to now, and increments its change counter. The new change
+    /// time is at least one nanosecond later than the last change time, even if the clock of the
+    /// host was set back or has not advanced.
     pub(crate) fn touch_changed(&self, attributes: &mut Attributes) {
         attributes.changed = self.wall().max(attributes.changed.plus_nanosecond());
         attributes.change_counter += 1;

@@ -155,8 +155,9 @@ impl<E: Engine> Context<'_, E> {
 
     /// Removes the open of a request that fails after its transaction. Also marks the request as
     /// undone in its slot. So a retry runs again, and `AskOutcome` reports that the request was not
-    /// executed. The slot keeps the sequence number: a client that has seen this number in a
-    /// comparison would take a lower number for the sign of an old backup.
+    /// executed. The slot keeps the sequence number: a client that has received this number in a
+    /// comparison would conclude from a lower number that the target was restored from an old
+    /// backup.
     pub(crate) fn remove_open(&mut self, open: &CountedOpen) -> Result<(), Stop> {
         let CountedOpen { session, slot, sequence, inode, mode } = *open;
         let key = Key::Slot(session, slot);

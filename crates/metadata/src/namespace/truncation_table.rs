@@ -160,7 +160,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn loss_mark_of_a_truncation_ends_with_the_next_truncation() {
+    fn lost_truncation_counts_as_lost_until_the_next_truncation() {
         let (mut table, inode) = (TruncationTable::default(), InodeId::new(2));
         let applied = |generation| TruncationRecord {
             generation,

@@ -89,7 +89,7 @@ pub(crate) fn truncate<E: Engine>(
 ///
 /// Does nothing if the file has bytes, because the lost truncation had removed them. Also does
 /// nothing if the file was truncated since, for example because the target has repeated an earlier
-/// truncation at storage. The client finds both by the generation in the reply.
+/// truncation at storage. The client recognises both cases by the generation in the reply.
 pub(crate) fn restore_generation<E: Engine>(
     context: &Context<'_, E>,
     record: &mut InodeRecord,
@@ -264,9 +264,9 @@ impl<E: Engine> Context<'_, E> {
             return Ok(());
         };
         if self.opens(inode)?.writers > 0 {
-            // In the other chunk files, the truncation is durable. Remove them from the work item:
-            // if the target starts again, and one of their hosts loses power later, the target must
-            // not take this for a loss of the truncation.
+            // In the other chunk files, the truncation is durable. Remove these chunk files from
+            // the work item. Otherwise, after a restart of the target, a later power loss of their
+            // hosts would count as a loss of the truncation.
             if item.chunk_files.len() < before {
                 self.put(&Key::Truncation(inode), &item);
             }
@@ -370,7 +370,7 @@ pub(crate) fn truncated_by(message: u16, body: &[u8]) -> Option<InodeId> {
 }
 
 /// Adds the truncated chunk files to the reply of the request that has truncated a file. The
-/// handler cannot do this, because storage truncates the chunk files later. Returns the reply
+/// handler cannot add the chunk files, because storage truncates them later. Returns the reply
 /// unchanged if it belongs to another truncation than `item`.
 pub(crate) fn stamp(header: &Header, item: &TruncationRecord, reply: &[u8]) -> Result<Vec<u8>> {
     let of = |it: &TruncatedChunkFile| TruncatedChunk {

@@ -21,10 +21,10 @@ pub(super) enum Property {
     /// The target serves the request while the replay window is open. Except for `Replay`, no such
     /// request reads or changes the namespace for a client.
     DuringReplay,
-    /// The number of waiting requests does not limit the request, because it never waits and lets
-    /// waiting operations continue. `Replay` may wait, but each session has at most one replayed
-    /// change. The change of one session may wait for the change of another, which the target must
-    /// accept.
+    /// The limit on waiting requests does not apply to the request, because the request never waits
+    /// and lets waiting operations continue. `Replay` may wait, but each session has at most one
+    /// replayed change. The change of one session may wait for the change of another, which the
+    /// target must accept.
     Unlimited,
 }
 

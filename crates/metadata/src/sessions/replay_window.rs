@@ -165,8 +165,8 @@ impl ReplayWindow {
         }
     }
 
-    /// Lets the time without progress begin again, because the clients could not replay changes
-    /// until now: the target has not answered.
+    /// Restarts the time without progress, because the target has not replied until now, so the
+    /// clients could not replay changes.
     pub(crate) fn restart_patience(&mut self, now: Duration) {
         self.progress_at = now;
     }

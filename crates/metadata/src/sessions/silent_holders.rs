@@ -3,8 +3,8 @@
 //! its acknowledgement that a file becomes shared.
 //!
 //! This module owns the search for these clients, and the metrics about them. The module
-//! `sessions::lifetime` ends the waits: if a client sends no request for a whole lease, it asks
-//! management to remove the client.
+//! `sessions::lifetime` ends the waits: if a client sends no request for a whole lease, the target
+//! asks management to remove the client.
 
 use crate::engine::Engine;
 use crate::target::MetadataTarget;
@@ -73,7 +73,7 @@ pub(crate) struct SilentHolders {
     target: TargetId,
     /// The target's thread writes the list, and the thread that takes a snapshot of the metrics
     /// reads it. The target's thread never waits for this mutex: while the other thread reads the
-    /// list, it skips the update.
+    /// list, the target's thread skips the update.
     list: Mutex<FoundHolders>,
 }
 

@@ -169,7 +169,7 @@ impl Sharing {
         notification.awaited.is_empty()
     }
 
-    /// Handles a session's acknowledgement of the notifications with these numbers.
+    /// Handles a session's acknowledgement of the notifications with the ids `numbers`.
     pub(crate) fn acknowledged(&mut self, session: SessionId, numbers: &[u64]) {
         for number in numbers {
             // A number is unknown if the client sends an acknowledgement twice, or if the target

@@ -63,8 +63,8 @@ fn wait(locks: &mut FileLocks, owner: u64, mode: LockMode, range: Range<u64>, no
     locks.wait(FILE, claim(owner, mode, range), owner, (owner, Header::default(), now));
 }
 
-/// Wakes waiters. Returns each owner that gets a reply: `true` means that it was woken, `false`
-/// that it must poll again.
+/// Wakes waiters. Returns each owner that gets a reply. `true` means that the owner was woken,
+/// `false` that the owner must poll again.
 fn woken(locks: &mut FileLocks, now: Duration) -> Vec<(u64, bool)> {
     locks.wake(now).iter().map(|it| (it.connection, it.is_woken)).collect()
 }
@@ -267,7 +267,7 @@ fn queueing_behind_waiters_is_not_a_deadlock() {
     wait(&mut locks, 3, LockMode::Exclusive, 0..10, NOW);
     let of_another_thread = claim(2, LockMode::Exclusive, 0..10);
     assert!(!locks.closes_cycle(FILE, &of_another_thread));
-    // Unlike its wait, a lock that owner 2 holds is an edge of the cycle.
+    // A lock that owner 2 holds is an edge of the cycle, unlike a wait of owner 2.
     assert!(lock(&mut locks, 2, LockMode::Exclusive, 20..30));
     wait(&mut locks, 1, LockMode::Exclusive, 20..30, NOW);
     assert!(locks.closes_cycle(FILE, &of_another_thread));
