@@ -55,7 +55,7 @@ const SPIN: Duration = Duration::from_micros(50);
 /// Maximum time for which the service waits for the reply to one `Evict` request to management. If
 /// management takes longer, the target sends another request later.
 const EVICTION_PATIENCE: Duration = Duration::from_secs(5);
-/// Duration of a sync of the log from which the target reports to management that it hangs.
+/// Duration of a sync of the log, above which the target reports to management that the sync hangs.
 const SYNC_HANGS_AFTER: Duration = Duration::from_secs(10);
 /// The health text of a target whose disk does not end a sync of the log.
 const SYNC_HANGS: &str = "a sync of its log has not ended for more than 10 s, so its disk may hang";
@@ -337,10 +337,10 @@ impl Shell {
         }
     }
 
-    /// Performs the actions of a batch in order. `may_reply` states whether the target may send
-    /// replies at a time, and the actions before the replies may take long on a slow disk. Returns
-    /// the replies that the target must not send now. Always sends replies about the status of the
-    /// group.
+    /// Performs the actions of a batch in order. `may_reply` returns whether the target may send
+    /// replies at a given time. The check comes after the actions before the replies, which may
+    /// take long on a slow disk. Returns the replies that the target must not send now. Always
+    /// sends replies about the status of the group.
     fn carry_out(
         self: &Rc<Self>,
         actions: Vec<Action>,
@@ -431,7 +431,7 @@ impl Shell {
     }
 
     /// Sends management one request to remove a client. If the request fails, the target sends
-    /// another one later.
+    /// another request later.
     fn start_eviction(self: &Rc<Self>, client: NodeId, unless_heard: bool) {
         if !self.evicting.borrow_mut().insert(client) {
             return;

@@ -15,7 +15,7 @@
 //!   primary reads them back from its log on disk.
 //! - `standing`: whether the primary waits for a member, and whether the member is silent.
 //! - [`former_primary`]: the last replies of a former primary whose disk hangs.
-//! - `flap_damping`: when the primary counts a member again that has failed.
+//! - `flap_damping`: when the primary counts a failed member again.
 //! - `own_group`: the backup member's view of its group.
 //! - `silence`: how long a backup member has received nothing from the primary.
 //! - [`succession`]: when a new primary may reply to clients.
@@ -96,8 +96,8 @@ pub struct LogRead {
     pub member: TargetId,
     /// LSN of the first record.
     pub first: Lsn,
-    /// LSN of the last record, which is greater than `first`. The caller may stop before it, but
-    /// must read at least two records. All these records are *safe*.
+    /// LSN of the last record, which is greater than `first`. The caller may stop before this
+    /// record, but must read at least two records. All these records are *safe*.
     pub last: Lsn,
 }
 

@@ -1,14 +1,14 @@
 //! The end of a primary that is deposed while its disk hangs.
 //!
-//! The thread of such a target could end, and the node could open the target again, only when the
-//! disk works again. So the thread first replies to the new primary without the disk. This ends the
-//! wait of the new primary for the lease, and lets it have this member dropped
+//! The thread of such a target cannot end before the disk works again, so the node cannot open the
+//! target again before that time. So the thread first replies to the new primary without the disk.
+//! With these replies, the new primary no longer waits for the lease, and has this member dropped
 //! ([`crate::shipping::former_primary`]). If the disk does not hang, the target is opened again as
 //! after each change of its role, and releases its lease then.
 //!
 //! # Invariants
-//! - No reply of the role of the primary leaves after the first release. The state machine of that
-//!   role has handled its last event before.
+//! - After the first release, the target sends no reply as the primary. The state machine of the
+//!   primary has handled its last event before the release.
 //! - The thread waits for the new primary at most [`RELEASE_LIMIT`].
 //!
 //! The invariants concern the messages of a member over time, which no state shows.
@@ -31,8 +31,8 @@ const RELEASE_LIMIT: Duration = Duration::from_secs(5);
 /// Interval at which the former primary checks whether its disk works again.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// Replies to the new primary until it has this target dropped, if the disk of this target hangs.
-/// Returns immediately if the disk does not hang. `membership` has the group and the target.
+/// Replies to the new primary until management has dropped this target, if the disk of this target
+/// hangs. Returns immediately if the disk does not hang. `membership` has the group and the target.
 ///
 /// # Errors
 /// The error of the sync that was running, such as `DeviceFailed`.
@@ -40,7 +40,8 @@ pub(super) async fn release(shell: &Shell, membership: &Membership) -> Result<()
     let Membership { group, target, .. } = *membership;
     let mut former = FormerPrimary::new(group, target, shell.router.map());
     let until = skep_env::now() + RELEASE_LIMIT;
-    // The records of the former role no longer matter, so the requests of the new primary are read.
+    // The records of the former role no longer matter, so the service must read the requests of the
+    // new primary.
     shell.membership.is_backlogged.set(false);
     while shell.syncs_for(SYNC_PATIENCE)
         && former.is_awaited()

@@ -18,7 +18,7 @@
 //!
 //! # A target that takes no batch
 //! A target whose role has ended may wait for its disk, and takes no batch meanwhile. The limits of
-//! requests hold then too, and the inbox keeps only the newest cluster map.
+//! requests also apply during this time, and the inbox keeps only the newest cluster map.
 
 use crate::target::Event;
 use skep_rpc::Peer;
@@ -38,8 +38,8 @@ const MAX_OF_CLIENT: usize = 1024;
 /// Total length in bytes of the request bodies in the inbox at which the service stops reading from
 /// connections of clients. Each connection may exceed the limit by one request. For a client
 /// without a request in the fair queue, the limit is twice as high. Connections of other services
-/// have a limit of the same value for the bodies of services only, so clients cannot block a
-/// request of an operation that holds locks.
+/// have a limit of the same value, which counts only the bodies of services. So clients cannot
+/// block a request of an operation that holds locks.
 const MAX_INBOX_BYTES: usize = 32 << 20;
 /// Number of requests that the fair queue takes from one client before it takes requests of the
 /// next client.
@@ -68,10 +68,10 @@ impl Default for Inbox {
     }
 }
 
-/// Decides which requests of one connection a backlogged target reads: the questions of
-/// administrators about the status of the group, which show why the target is backlogged. The
-/// target reads them from a connection with no other requests. On each other connection, at most
-/// one request waits until the backlog ends.
+/// Decides which requests of one connection a backlogged target reads: requests of administrators
+/// for the status of the group, which shows why the target is backlogged. The target reads these
+/// requests from a connection with no other requests. On each other connection, at most one request
+/// waits until the backlog ends.
 #[derive(Debug, Default)]
 pub(super) struct ReadGate {
     /// Whether the peer has sent a request other than `AskGroup`.

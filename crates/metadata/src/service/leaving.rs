@@ -8,8 +8,8 @@
 //! member waits for the cluster map in which it does not serve. After its next start, it catches up
 //! like any absent member.
 //!
-//! The member itself does not ask management to drop it: if the primary had died, the dead primary
-//! would become the only serving member.
+//! The member sends management no request for its own drop: if the primary had died, the dead
+//! primary would become the only serving member.
 //!
 //! # A previous primary
 //! A primary that stops first hands its group over ([`super::primary_stop`]). Its service then

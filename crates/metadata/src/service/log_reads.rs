@@ -1,5 +1,5 @@
-//! Old log records on disk, for members that lack them: how many bytes of them the log keeps, their
-//! removal when a target starts, and reads of them.
+//! Old log records on disk, for members that lack these records: the number of bytes that the log
+//! keeps, the removal of older records when a target starts, and reads from the log.
 //!
 //! A read does not block the target's thread, which handles requests while the kernel reads.
 //! [`crate::shipping`] chooses the records, and [`skep_store::log::read_back`] owns the files.
@@ -30,8 +30,8 @@ pub(super) fn kept_bytes(map: &ClusterMap, group: GroupId, is_space_low: bool) -
 }
 
 /// When a target starts, removes old segments beyond the number of bytes that the log keeps for
-/// absent members. Before that, makes the store durable, because it then has the only copy of these
-/// changes.
+/// absent members. Before the removal, makes the store durable, because the store then has the only
+/// copy of the changes in these segments.
 ///
 /// The disk may have become full while the target did not run. Without this removal, the disk would
 /// stay full: the target shortens its log only after a checkpoint, and it begins a checkpoint only

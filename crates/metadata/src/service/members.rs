@@ -64,9 +64,10 @@ pub(super) struct MembershipState {
 /// The reason for which a primary asks management for a change of its group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Reason {
-    /// The service of the member to drop stops, or that of the primary which hands over its group.
+    /// The service of the member to drop stops, or the service of the primary that hands its group
+    /// over.
     Stops,
-    /// The disk of that target hangs.
+    /// The disk of the member to drop hangs, or the disk of the primary that hands its group over.
     DiskHangs,
     /// Every other reason: the member to drop does not answer, the disk of the primary is almost
     /// full, or a member has caught up.
@@ -169,10 +170,10 @@ pub(super) fn add_record(actions: &mut [Action], mark: &MemberMarkFile) {
     }
 }
 
-/// Adds to the member mark of this target the members that the requests to management in `actions`
-/// concern, because management may carry out the requests after the end of this process. `version`
-/// is the version of the cluster map that the state machine had when it made the requests. The
-/// caller must call this method before it performs the actions.
+/// Adds the members that the requests in `actions` concern to the member mark of this target,
+/// because management may carry out these requests after the end of this process. `version` is the
+/// version of the cluster map that the state machine had when it made the requests. The caller must
+/// call this method before it performs the actions.
 pub(super) fn note_requests(
     shell: &Shell,
     actions: &[Action],
@@ -334,7 +335,8 @@ pub(super) fn ask_to_take_over(shell: &Rc<Shell>, request: AskTakeOver) {
     }
     let AskTakeOver { group, target, .. } = request;
     let primary = shell.router.map().group(group).map(|it| it.primary).unwrap_or_default();
-    // A member repeats its report until the group changes, perhaps for hours.
+    // A member repeats its report until the group changes, perhaps for hours. So limit the rate of
+    // the log lines.
     if !request.lacks_records || shell.membership.loss_reports.is_due(skep_env::now()) {
         tracing::info!("{}", take_over_line(&request, primary));
     }

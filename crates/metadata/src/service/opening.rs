@@ -66,8 +66,8 @@ pub(super) fn start_of(
     }
 }
 
-/// Returns from when on a process that starts at `now` as the primary may reply to clients.
-/// `promise_bound` is the bound in its member mark.
+/// Returns the time from which a process that starts at `now` as the primary may reply to clients.
+/// `promise_bound` is the bound of promises in the member mark of the target.
 ///
 /// An earlier process of this target may have acknowledged a request of the previous primary, whose
 /// lease may not have ended yet. This holds even if the group has no other member any more, because
@@ -231,7 +231,7 @@ mod tests {
     /// Hole H196 in `docs/tests/holes.md`. A backup from before the time of the group has no member
     /// mark, and the administrator has not marked it as restored.
     #[test]
-    fn member_without_a_mark_counts_as_an_old_backup() {
+    fn directory_without_a_member_mark_counts_as_an_old_backup() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path();
         let (group, target) = (GroupId::new(1), TargetId::new(2));
@@ -258,7 +258,7 @@ mod tests {
 
     /// A backup from before the time of the group has no member mark.
     #[test]
-    fn restored_member_lacks_records_also_without_a_mark() {
+    fn restored_member_without_a_mark_counts_as_lacking_records() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path();
         let (group, target) = (GroupId::new(1), TargetId::new(2));

@@ -27,7 +27,7 @@
 //!
 //! Held by the tests `stopping_primary_serves_at_most_until_its_time_limit`,
 //! `stopping_primary_hands_over_to_a_member_with_the_whole_log` and
-//! `stopping_primary_exits_immediately_if_no_member_can_succeed`, and over sockets by the test
+//! `stopping_primary_exits_immediately_without_a_successor`, and over sockets by the test
 //! `primary_that_stops_cleanly_pauses_its_group_only_briefly`.
 
 use super::hand_over::successor;
@@ -61,7 +61,7 @@ pub(super) struct PrimaryStop {
     ask_at: Duration,
 }
 
-/// The other members of the group, as a primary that stops sees them.
+/// The other members of the group, according to their replies to a primary that stops.
 #[derive(Debug, Default)]
 pub(super) struct OtherMembers {
     /// The members whose newest reply is that their service stops.
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn stopping_primary_exits_immediately_if_no_member_can_succeed() {
+    fn stopping_primary_exits_immediately_without_a_successor() {
         fn unfit(change: fn(&mut ClusterMap)) -> StopStep {
             let mut membership = membership();
             change(Arc::make_mut(&mut membership.map));

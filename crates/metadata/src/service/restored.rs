@@ -91,8 +91,8 @@ impl RestoredMarks {
     /// Whether the mark `restored` permits the target to act as the primary of a group of several
     /// members in the epoch `epoch`.
     ///
-    /// In an epoch from before the restore, the target would give the LSNs of its missing records
-    /// to other records. A member that does not serve may have the missing records, with the same
+    /// In an epoch from before the restore, the target would assign the LSNs of its missing records
+    /// to new records. A member that does not serve may have the missing records, with the same
     /// epoch, so no comparison of the two logs would find the difference. The cluster map of this
     /// process may be old, so only an epoch that has begun after a report of this process is
     /// certainly a new epoch. Management begins a new epoch because of the report

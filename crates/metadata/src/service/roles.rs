@@ -190,7 +190,8 @@ impl Parts<'_> {
         }
         let ended = self.run_primary(&mut target, &membership).await;
         if ended.as_ref().is_err_and(|error| error.code() == ErrorCode::Deposed) {
-            // `target` is dropped only after this call, because its store waits for the disk then.
+            // This function drops `target` only after this call, because the drop of its store
+            // waits for the disk.
             former_primary::release(&self.shell, &membership).await?;
         }
         ended
@@ -209,7 +210,7 @@ impl Parts<'_> {
         }
         let record = self.mark.record();
         if membership.precedes(&record, &counted) {
-            // The primary of an earlier state must not replace records of the recorded one.
+            // The primary of an earlier state must not replace records of the recorded state.
             epoch = epoch.max(record.epoch);
         }
         let start =
@@ -251,7 +252,7 @@ impl Parts<'_> {
         let has_lost_changes = self.mark.lacks_records() || self.page_cache.has_lost_changes();
         if self.mark.lacks_records() {
             // No other member serves, so this target has all records that the group still has. If
-            // the process ends during the replay, the next start must open the window again.
+            // the process ends during the replay, the next start must open the replay window again.
             self.page_cache.distrust()?;
             self.mark.become_whole()?;
         }
@@ -310,8 +311,8 @@ impl Parts<'_> {
                 return Ok(true);
             }
             self.show_halt(&membership, backup.newest_epoch());
-            // If a newer map names another primary, this target has nothing to replay. With its old
-            // mark, it would wait for a replay when it takes over.
+            // If a newer map names another primary, this target has nothing to replay. With an old
+            // mark of the page cache, this target would wait for a replay when it takes over.
             self.mark_page_cache_of_member(&membership, backup.newest_epoch())?;
             let mut events = self.next_events(membership.group, backup.next_tick()).await?;
             for event in &events {
@@ -432,7 +433,7 @@ impl Parts<'_> {
             let mut events = self.next_events(membership.group, until).await?;
             if target.has_to_store() {
                 // The batch begins with a write to the store, which blocks this thread. The replies
-                // and the sync of the previous batch must not wait for it.
+                // and the sync of the previous batch must not wait for this write.
                 skep_env::submit_begun();
             }
             let map = shell.router.map();
@@ -466,7 +467,8 @@ impl Parts<'_> {
             shell.membership.after_batch(target, now);
             shell.router.need(target.fence());
             shell.marks.after_batch(target)?;
-            // Before the replies of this batch leave, which the lost records could make wrong.
+            // Check before the target sends the replies of this batch, because lost records could
+            // make these replies wrong.
             check_not_rolled_back(target, membership, &mut self.mark)?;
             members::note_requests(&shell, &actions, target.map().version, &mut self.mark)?;
             let bound = bound_of_primary(self.mark.promise_bound(), target.wait_left());

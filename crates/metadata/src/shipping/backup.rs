@@ -28,10 +28,10 @@
 //!
 //! # Late requests to take over
 //! If this member asks management to make it the primary, and its host then loses power, management
-//! may still do so while the epoch is the same. This member may then be the only serving one,
-//! although the previous primary has more records. So the member asks only when it has synced its
-//! whole log. From then on, and until the next epoch, it confirms only synced records. A power loss
-//! then removes no record that the member has confirmed.
+//! may still carry out the request while the epoch is the same. This member may then be the only
+//! serving member, although the previous primary has more records. So the member asks only when it
+//! has synced its whole log. From then on, and until the next epoch, it confirms only synced
+//! records. A power loss then removes no record that the member has confirmed.
 
 mod append;
 
@@ -65,8 +65,8 @@ pub struct Backup<E> {
     own: OwnGroup,
     /// Log records that are not yet in the store. They follow the last record in the store.
     records: RecordWindow,
-    /// The last record that equals the primary's record of the same LSN, by a comparison or a
-    /// receipt in this epoch.
+    /// The last record that is known to equal the primary's record of the same LSN. The member has
+    /// compared or received this record in this epoch.
     matched: Lsn,
     /// The last record that the primary has reported as safe.
     safe: Lsn,
@@ -273,8 +273,8 @@ impl<E: Engine> Backup<E> {
         &mut self.engine
     }
 
-    /// Returns the last record of the log. It may not have been compared with the primary's record
-    /// yet.
+    /// Returns the last record of the log. The member may not have compared this record with the
+    /// primary's record yet.
     pub fn last_logged(&self) -> Lsn {
         self.records.last()
     }
@@ -285,7 +285,8 @@ impl<E: Engine> Backup<E> {
         self.own.newest_epoch()
     }
 
-    /// Returns the last synced record. It may not have been compared with the primary's record yet.
+    /// Returns the last synced record. The member may not have compared this record with the
+    /// primary's record yet.
     pub fn synced(&self) -> Lsn {
         self.sync.synced()
     }
@@ -367,7 +368,7 @@ impl<E: Engine> Backup<E> {
         self.actions.push(Action::Reply { connection, request, result });
     }
 
-    /// Returns the refusal of all requests by a member whose store diverges.
+    /// Returns the error with which a member whose store diverges refuses all requests.
     fn divergence(&self) -> Error {
         let (target, group, stored) = (self.own.target, self.own.group, self.records.before());
         let what = format!(
@@ -401,7 +402,7 @@ impl<E: Engine> Backup<E> {
         let last_epoch = self.records.last_epoch().unwrap_or(self.records.epoch_before());
         let (group, epoch, target) = (self.own.group, self.epoch(), self.own.target);
         let lacks_records = self.lacks_records();
-        // The caller adds the recorded state of the group, which it has in a file.
+        // The caller adds the state of the group, which is in the member mark of this target.
         let record = GroupRecord::default();
         let request = AskTakeOver { group, epoch, target, lacks_records, last_epoch, last, record };
         self.confirms_only_synced |= !lacks_records;
@@ -436,8 +437,8 @@ impl<E: Engine> Backup<E> {
         }
     }
 
-    /// Replies to the waiting `AwaitLogSync` requests that a sync, the maximum waiting time or a
-    /// new epoch has ended.
+    /// Replies to the `AwaitLogSync` requests whose wait has ended, because of a sync, the maximum
+    /// waiting time or a new epoch.
     fn end_waits(&mut self) {
         let held = self.held();
         for wait in self.waits.take_ended(&held, self.now) {

@@ -49,8 +49,8 @@ pub(super) struct Completeness {
 }
 
 /// Returns an id for a process that starts at `now` and at the time of day `wall`. The id is the
-/// sum of both clocks. It differs from the id of every earlier process, also after a boot, unless
-/// the time of day was set back by exactly the elapsed time.
+/// sum of `now` and `wall`. It differs from the id of every earlier process, also after a boot,
+/// unless the time of day was set back by exactly the elapsed time.
 fn process_number(now: Duration, wall: Timestamp) -> u64 {
     let (seconds, nanoseconds) = (wall.seconds.unsigned_abs(), u64::from(wall.nanoseconds));
     let of_wall = seconds.wrapping_mul(1_000_000_000).wrapping_add(nanoseconds);
@@ -98,7 +98,7 @@ impl Completeness {
 
     /// Whether a request cannot show whether the store diverges: the last record of the primary is
     /// earlier than the last record in the store, `stored`, and the request may be an old request.
-    /// The next request names this process.
+    /// The next request contains the id of this process, and can show it.
     pub(super) fn is_inconclusive(&self, last: Lsn, stored: Lsn) -> bool {
         last < stored && self.goal.is_none() && !self.has_followed
     }

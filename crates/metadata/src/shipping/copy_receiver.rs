@@ -388,7 +388,7 @@ impl<E: Engine> CopyReceiver<E> {
         let (group, epoch, target) = (self.own.group, self.own.epoch(), self.own.target);
         let (last_epoch, last) = (Epoch::default(), Lsn::default());
         let lacks_records = true;
-        // The caller adds the recorded state of the group, which it has in a file.
+        // The caller adds the state of the group, which is in the member mark of this target.
         let record = GroupRecord::default();
         let request = AskTakeOver { group, epoch, target, lacks_records, last_epoch, last, record };
         self.actions.push(Action::AskTakeOver(request));

@@ -36,7 +36,7 @@ use std::time::Duration;
 pub(crate) struct StorePage {
     /// The pairs, in ascending order of their keys.
     pub(crate) pairs: Vec<StoredPair>,
-    /// Whether the store has no pairs after these.
+    /// Whether the store has no pairs after `pairs`.
     pub(crate) is_last: bool,
 }
 
@@ -62,7 +62,8 @@ struct UnderWay {
 /// The copy of the store to one member, during one epoch.
 #[derive(Debug, Default)]
 pub(super) struct CopySender {
-    /// The last report of the member about its copy. `None` means that the primary must ask for it.
+    /// The last report of the member about its copy. `None` means that the primary must ask for a
+    /// report.
     position: Option<StoreCopied>,
     /// The part for the next request.
     ready: Option<CopyStore>,
@@ -277,7 +278,7 @@ impl CopySender {
     /// Returns the LSN of the oldest record that a member must have. If the member has this record,
     /// the primary can ship all later records from memory or from its log on disk.
     fn records_begin_after(&self, window: &RecordWindow) -> Lsn {
-        // The member compares the record before the first shipped one, so the log must have that
+        // The member compares the record before the first shipped record, so the log must have that
         // record too.
         let begins = self.log_begins.unwrap_or_default();
         begins.max(preceding(FIRST_WITH_PREVIOUS)).min(window.before())
@@ -358,7 +359,7 @@ fn without_part(epoch: Epoch, step: CopyStep) -> CopyStore {
     }
 }
 
-/// Returns the refusal of a part that a correct primary does not send.
+/// Returns the error for a part that a correct primary does not send.
 pub(super) fn malformed(what: &str) -> Error {
     Error::new(ErrorCode::Protocol, format!("cannot add a part to the copy of the store: {what}"))
 }

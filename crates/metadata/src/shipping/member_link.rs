@@ -18,16 +18,16 @@
 //! store instead ([`super::copy_sender`]). Until the copy is complete, the link ships no records.
 //!
 //! The primary ships only records that it has synced to a member that does not serve. A primary
-//! without another serving member continues in its epoch after a power loss, and gives the LSNs of
-//! the lost records to new records. If another member had the lost records, two different records
-//! would have the same LSN and epoch, and no comparison would find the difference.
+//! without another serving member continues in its epoch after a power loss, and assigns the LSNs
+//! of the lost records to new records. If another member had the lost records, two different
+//! records would have the same LSN and epoch, and no comparison would find the difference.
 //!
 //! # Comparison
 //! The member's log equals the log of the primary up to some record. At the beginning of an epoch,
 //! and after the loss of a message, the primary has not found this record yet. It then sends one
 //! request at a time, until the member confirms that it has the record before the first record of a
 //! request. After that, several requests may be in flight. If the member restarts, the comparison
-//! must be repeated, since the new process has not stored the result.
+//! must be repeated, since the new process does not have the result of the earlier comparison.
 
 mod copy;
 mod from_disk;
@@ -96,8 +96,8 @@ pub(super) struct MemberLink {
     /// The id of the member's process in its newest reply of this epoch. Zero means that there is
     /// no reply yet.
     process: u64,
-    /// Whether the member has confirmed the record before `next`. Then it appends all later records
-    /// without a comparison.
+    /// Whether the member has confirmed the record before `next`. If so, the member appends all
+    /// later records without a comparison.
     is_compared: bool,
     /// LSN of the next record to ship.
     next: Lsn,
@@ -107,7 +107,7 @@ pub(super) struct MemberLink {
     /// not change `next`.
     resumed_at: u64,
     /// Time of the last reply to a `ShipLog`, or of the first `ShipLog` that the primary has sent
-    /// since then while no other was in flight.
+    /// since that reply while no other `ShipLog` was in flight.
     replied_at: Duration,
     paused_until: Duration,
     sent_at: Duration,
@@ -215,7 +215,7 @@ impl MemberLink {
                     self.paused_until = now + MEMBER_PAUSE;
                 }
                 self.resume(next_number);
-                // The records that are not in memory are safe, so a serving member has them.
+                // The records that are not in memory are safe, so every serving member has them.
                 let lowest =
                     if self.disk.old.is_some() { FIRST_WITH_PREVIOUS } else { following(before) };
                 let last = held.ship_after.max(self.progress.appended).min(window.last());
@@ -379,7 +379,7 @@ impl MemberLink {
         has_record || asks || reports || renews || self.needs_sync(log, window)
     }
 
-    /// Returns the last record that the member may get now.
+    /// Returns the last record that the primary may ship to the member now.
     fn last_to_ship(&self, log: &GroupLog, window: &RecordWindow) -> Lsn {
         match self.standing.role {
             LinkRole::Serving => window.last(),

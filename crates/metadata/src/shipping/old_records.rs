@@ -24,7 +24,7 @@ use super::{FoundRecords, LogRead, following, preceding};
 use skep_types::{Lsn, Result, TargetId};
 
 /// LSN of the first record that the primary can ship from its log on disk. Record 1 is excluded,
-/// because the member compares the epoch of the record before the first shipped one. So a member
+/// because the member compares the epoch of the record before the first shipped record. So a member
 /// without any record gets a copy of the store, which is shorter than the log of all changes.
 pub(super) const FIRST_WITH_PREVIOUS: Lsn = Lsn::new(2);
 
@@ -33,8 +33,8 @@ pub(super) const FIRST_WITH_PREVIOUS: Lsn = Lsn::new(2);
 pub(super) struct DiskSource {
     /// The records that were read. `None` means that the member does not need records from disk.
     pub(super) old: Option<OldRecords>,
-    /// LSN of the first record that the log has, from the last read that did not find its first
-    /// record. `None` means that every read has found its first record.
+    /// LSN of the first record that the log has. The value comes from the last read whose first
+    /// record was missing in the log. `None` means that every read has found its first record.
     pub(super) log_begins: Option<Lsn>,
 }
 

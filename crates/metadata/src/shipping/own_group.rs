@@ -59,7 +59,7 @@ impl OwnGroup {
         &self.map
     }
 
-    /// Replaces the cluster map. If it begins another epoch of the group, returns the previous
+    /// Replaces the cluster map. If `map` begins another epoch of the group, returns the previous
     /// epoch.
     pub(super) fn set_map(&mut self, map: Arc<ClusterMap>) -> Option<Epoch> {
         let before = self.epoch();

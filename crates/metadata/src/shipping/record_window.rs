@@ -266,7 +266,7 @@ mod tests {
         window.take_up_to(Lsn::new(9));
         assert_eq!(window.epoch_before(), Epoch::default(), "the window never contained record 9");
         window.set_epoch_of(Lsn::new(7), Epoch::new(3));
-        assert_eq!(window.epoch_before(), Epoch::default(), "record 7 is not the one before");
+        assert_eq!(window.epoch_before(), Epoch::default(), "record 7 is not the last removed one");
         window.set_epoch_of(Lsn::new(9), Epoch::new(4));
         assert_eq!(window.epoch_before(), Epoch::new(4));
     }

@@ -42,8 +42,8 @@ pub(crate) struct Shipper {
     handled_at: Duration,
     /// When the primary may reply to clients.
     succession: Succession,
-    /// A serving member that has confirmed a later record than the primary's last one in this
-    /// epoch, and the LSN of that record.
+    /// A serving member that has confirmed, in this epoch, a later record than the primary's last
+    /// record, and the LSN of the later record.
     member_ahead: Option<(TargetId, Lsn)>,
 }
 
@@ -132,8 +132,8 @@ impl Shipper {
         self.links.values().any(|link| link.standing.role == LinkRole::Counted)
     }
 
-    /// Sets from when on the primary may reply to clients, because another target was the primary
-    /// before and may still hold leases.
+    /// Sets the time from which the primary may reply to clients, because another target was the
+    /// primary before and may still hold leases.
     pub(crate) fn succeed(&mut self, succession: Succession) {
         self.succession = succession;
     }
@@ -209,8 +209,8 @@ impl Shipper {
     }
 
     /// Begins a batch at the time `now`. If this process was stopped for longer than [`OWN_PAUSE`]
-    /// since the previous batch, the time that each member has for its reply begins again, and the
-    /// result is true.
+    /// since the previous batch, restarts the time that each member has for its reply, and returns
+    /// `true`.
     pub(crate) fn begin_batch(&mut self, now: Duration) -> bool {
         let was_stopped = now > self.handled_at + OWN_PAUSE;
         if was_stopped {
@@ -379,9 +379,9 @@ impl Shipper {
         Some(progress)
     }
 
-    /// Returns a serving member that has confirmed a later record than the primary's last one in
-    /// this epoch, and the LSN of that record. A primary ships only records of its own log, so such
-    /// a primary has lost records.
+    /// Returns a serving member that has confirmed, in this epoch, a later record than the
+    /// primary's last record, and the LSN of the later record. A primary ships only records of its
+    /// own log, so such a primary has lost records.
     pub(crate) fn member_ahead(&self) -> Option<(TargetId, Lsn)> {
         self.member_ahead
     }

@@ -19,8 +19,8 @@ use crate::limits::{ABSENT_PAUSE, OWN_PAUSE};
 use skep_types::{Epoch, Group};
 use std::time::Duration;
 
-/// Since when the primary is silent, and when the backup member asks management to make it the
-/// primary.
+/// The time at which the primary became silent, and the time at which the backup member asks
+/// management to make it the primary.
 #[derive(Debug)]
 pub(super) struct Silence {
     /// The end of the promise that ends last. Never decreases.

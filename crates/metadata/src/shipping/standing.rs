@@ -43,8 +43,7 @@ pub(super) struct Standing {
     /// Time at which the primary sent the newest request that the member has acknowledged in this
     /// epoch. `None` means that the member has acknowledged no request in this epoch.
     acknowledged: Option<Duration>,
-    /// The end of the lease that ends last, of all that the member has granted in this epoch. Never
-    /// decreases.
+    /// The latest end of the leases that the member has granted in this epoch. Never decreases.
     granted_until: Duration,
     /// Time of the first request that the primary has sent since the last confirmation of records
     /// by the member. `None` means that the primary has sent no request since that confirmation.
@@ -69,8 +68,9 @@ pub(super) struct Standing {
     pub(super) may_serve: bool,
     /// Time at which the primary may ask management again to change the member's state.
     change_at: Duration,
-    /// Time of the newest request to management to drop the member. `None` means that there was
-    /// none in this epoch, or that [`Self::take_undecided_drop`] has returned it.
+    /// Time of the newest request to management to drop the member. `None` means that the primary
+    /// has sent no such request in this epoch, or that [`Self::take_undecided_drop`] has returned
+    /// it.
     drop_asked: Option<Duration>,
 }
 
@@ -94,9 +94,9 @@ impl Standing {
     }
 
     /// Returns the standing of the member at the beginning of the next epoch, before the primary
-    /// has received the map that shows whether the member serves. Only failures are remembered, and
-    /// a disk that hangs. Otherwise the primary would count the member again immediately, and
-    /// replies would wait for it again.
+    /// has received the map that shows whether the member serves. The result has only the failures,
+    /// and whether the disk hangs. Without these facts, the primary would count the member again
+    /// immediately, and replies would wait for it again.
     pub(super) fn of_next_epoch(&self) -> Self {
         let owed_sync = self.owed_sync.filter(|_| self.has_hanging_disk());
         Self { owed_sync, damping: self.damping, ..Self::new(LinkRole::Absent) }
@@ -124,9 +124,9 @@ impl Standing {
         self.reports_hanging_disk = true;
     }
 
-    /// Whether the disk of the member hangs: the member has reported this, or it has acknowledged a
-    /// request that the primary sent [`SYNC_PATIENCE`] after the member should have synced a
-    /// record, and has not synced this record.
+    /// Whether the disk of the member hangs. Either the member has reported this. Or the member has
+    /// not synced a record, although it has acknowledged a request that the primary sent
+    /// [`SYNC_PATIENCE`] after the member should have synced the record.
     pub(super) fn has_hanging_disk(&self) -> bool {
         let is_late = |(_, since): (Lsn, Duration)| {
             self.acknowledged.is_some_and(|sent| sent >= since + SYNC_PATIENCE)

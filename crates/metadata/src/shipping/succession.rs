@@ -1,15 +1,15 @@
-//! Decides from when on a new primary may reply to clients, because the previous primary may still
-//! hold a lease.
+//! Decides the time from which a new primary may reply to clients, because the previous primary may
+//! still hold a lease.
 //!
 //! The previous primary may send replies until its lease ends. So the new primary normally waits
 //! until its own promises end ([`super::silence`]): with each lease that it granted as a backup
 //! member, it promised to reply to no client before the end of the lease.
 //!
 //! # Leases that this member has not granted
-//! A member that began to serve after an earlier primary was cut off has promised nothing to that
-//! primary. Such a member serves only after the leases of all earlier primaries have ended: the
-//! primary that it follows asks management to mark it as in sync only when its own wait has ended
-//! ([`super::shipper`]).
+//! A member that began to serve after an earlier primary was disconnected has promised nothing to
+//! that primary. Such a member serves only after the leases of all earlier primaries have ended:
+//! the primary that it follows asks management to mark it as in sync only when its own wait has
+//! ended ([`super::shipper`]).
 //!
 //! The first rule does not hold for a primary of an earlier version, and after a restore of
 //! management all members serve. So there is a second rule: a new primary waits at least as long as
@@ -82,7 +82,8 @@ pub(super) fn milliseconds(time: Duration) -> u32 {
     u32::try_from(time.as_millis()).unwrap_or(u32::MAX)
 }
 
-/// The time from which a primary may reply to clients. A time of zero means that it need not wait.
+/// The time from which a primary may reply to clients. A time of zero means that the primary need
+/// not wait.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Succession {
     answers_from: Duration,
@@ -124,7 +125,7 @@ impl Succession {
     }
 
     /// Handles a [`LogHeld`](skep_wire::log_shipping::LogHeld) of `member` in an epoch of this
-    /// primary. If `member` is the previous primary, this shortens the wait.
+    /// primary. If `member` is the previous primary, this message shortens the wait.
     pub(super) fn on_report(&mut self, member: TargetId) {
         if let Some((_, earliest)) = self.former.filter(|(former, _)| *former == member) {
             self.answers_from = self.answers_from.min(earliest);

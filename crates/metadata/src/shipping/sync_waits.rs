@@ -37,8 +37,8 @@ impl SyncWaits {
         if self.0.len() > MAX_SYNC_WAITS { self.0.pop_front() } else { None }
     }
 
-    /// Removes and returns the requests that a sync, the maximum waiting time or a new epoch has
-    /// ended.
+    /// Removes and returns the requests whose wait has ended, because of a sync, the maximum
+    /// waiting time or a new epoch.
     pub(super) fn take_ended(&mut self, held: &LogHeld, now: Duration) -> VecDeque<SyncWait> {
         let has_ended = |wait: &SyncWait| {
             held.synced > wait.synced || now >= wait.until || wait.header.epoch != held.epoch

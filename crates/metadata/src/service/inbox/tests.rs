@@ -68,7 +68,7 @@ fn request_overtakes_the_queue_of_a_busy_client() {
     let second = connections(&inbox.take_batch());
     assert_eq!(second.len(), MAX_BATCH);
     let place = second.iter().position(|it| *it == 9000).expect("the other client has its turn");
-    assert!(place as u64 <= QUANTUM, "it is number {place}");
+    assert!(place as u64 <= QUANTUM, "its request is number {place}");
     // A new request goes to the end of its client's queue.
     inbox.put_request(&busy, request(1500, 100));
     let third = connections(&inbox.take_batch());
@@ -160,7 +160,7 @@ fn version_of(event: &Event) -> Option<u64> {
 #[test]
 fn backlogged_target_still_reads_requests_about_its_group() {
     let mut gate = ReadGate::default();
-    assert!(gate.opens_in_backlog(), "the first request may be such a question");
+    assert!(gate.opens_in_backlog(), "the first request may be an `AskGroup`");
     gate.note(AskGroup::ID);
     assert!(gate.opens_in_backlog(), "a monitor asks repeatedly on one connection");
     gate.note(KeepAlive::ID);

@@ -38,7 +38,7 @@ impl Parts<'_> {
         let is_primary = membership.is_primary(self.target);
         let reason = is_primary.then(|| self.halt_reason(membership, log_epoch));
         let mut shown = self.shell.membership.halted.borrow_mut();
-        // A divergence is no reason of a primary. `note_divergence` removes it.
+        // The reason `DIVERGES` concerns a backup member, and only `note_divergence` removes it.
         let diverges = reason.is_none() && shown.as_deref() == Some(DIVERGES);
         if *shown == reason || diverges {
             return;

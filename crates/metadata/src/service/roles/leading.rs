@@ -1,8 +1,8 @@
 //! Whether a target may act as the primary of its group, and the durable record of the group that
 //! this decision needs.
 //!
-//! Does not own the texts about a target that may not ([`super::halted`]), or the file of the
-//! record ([`skep_store::page_cache`]).
+//! Does not own the texts about a target that may not act as the primary ([`super::halted`]), or
+//! the file of the record ([`skep_store::page_cache`]).
 
 use super::Parts;
 use crate::term::Membership;
@@ -53,9 +53,9 @@ impl Parts<'_> {
         }
     }
 
-    /// Returns the record of the group after a map with the state `group`. The record stays as it
-    /// is while the map may come from a restored management whose members have not been compared
-    /// with this member: the record then shows which targets may have newer changes.
+    /// Returns the record of the group after a map with the state `group`. The record does not
+    /// change while the map may come from a restored management that has not compared the members
+    /// with this member. The record then shows which targets may have newer changes.
     fn record_after(&self, group: &Group) -> GroupRecord {
         let present = self.mark.record();
         let is_doubtful = is_undecided(group.epoch)

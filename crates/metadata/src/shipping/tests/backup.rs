@@ -251,8 +251,9 @@ fn member_is_complete_only_with_all_records_of_the_primary() {
     assert!(!member.backup.lacks_records());
 }
 
-/// Such a request was sent before a power loss of the member. Later requests may have shipped
-/// further records before the power loss, and the member may have confirmed these records.
+/// The primary has sent a request to the former process before a power loss of the member. Later
+/// requests may have shipped further records before the power loss, and the member may have
+/// confirmed these records.
 #[test]
 fn request_to_a_former_process_does_not_complete_a_member() {
     let mut member = with_log(&[3, 3]);
@@ -394,7 +395,7 @@ fn only_a_reply_in_the_present_term_releases_previous_leases() {
     assert!(member.backup.has_acknowledged_primary());
 }
 
-/// A reply to `AwaitLogSync` leaves later than the request arrives.
+/// The member sends the reply to `AwaitLogSync` some time after the request has arrived.
 #[test]
 fn promise_begins_with_the_reply_that_grants_the_lease() {
     let mut member = with_log(&[3, 3]);

@@ -99,7 +99,7 @@ fn member_catches_up_from_the_log_on_disk_without_a_copy() {
     assert!(source.log_reads >= 60 / 3, "{} reads", source.log_reads);
 }
 
-/// When the copy is complete, the primary no longer has its next record in memory.
+/// When the copy is complete, the primary no longer has the record after the copy in memory.
 #[test]
 fn member_catches_up_from_the_log_on_disk_after_a_copy() {
     let mut source = Source::begin(80, 0);

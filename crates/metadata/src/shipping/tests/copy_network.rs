@@ -182,7 +182,7 @@ impl Receiver {
 }
 
 pub(super) enum Message {
-    /// The primary has read its log.
+    /// The end of a read of the primary's log.
     LogRead(LogRead),
     Request(u64, MemberMessage),
     Reply(u64, u16, Result<Vec<u8>>),

@@ -36,7 +36,7 @@ fn new_primary() -> Primary {
     primary
 }
 
-/// Before this rule, the new primary waited until the lease of the former primary had ended, and
+/// Regression test: the new primary waited until the lease of the former primary had ended, and
 /// until the former primary had been silent for the time of a lease.
 #[test]
 fn former_primary_with_a_hanging_disk_releases_its_lease() {

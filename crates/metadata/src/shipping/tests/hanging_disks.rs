@@ -8,7 +8,7 @@ use crate::shipping::standing::{LinkRole, Standing};
 use skep_types::Error;
 use skep_types::group_change::MemberChange;
 
-/// Before this rule, all durable replies of the group waited until the disk continued, since the
+/// Regression test: all durable replies of the group waited until the disk continued, since the
 /// member still confirmed records.
 #[test]
 fn member_with_a_hanging_disk_is_dropped() {
@@ -75,7 +75,8 @@ fn returning_member_with_a_hanging_disk_is_not_counted() {
     check_damping(&mut primary, 5);
 }
 
-/// Such a member has asked to take over, and management may still carry out the request.
+/// A member confirms only synced records if it has asked to take over, and management may still
+/// carry out the request.
 #[test]
 fn hanging_disk_is_found_if_a_member_confirms_synced_records() {
     let mut primary = Primary::begin(5);
@@ -167,7 +168,7 @@ fn successor_has_synced_the_record_that_the_primary_cannot_sync() {
     }
     let later = (Lsn::new(6), hanging.1);
     primary.now += Duration::from_secs(1);
-    assert_eq!(primary.shipper.successor(later, primary.now, |_| true), None, "it lacks record 6");
+    assert_eq!(primary.shipper.successor(later, primary.now, |_| true), None, "lacks record 6");
     assert_eq!(primary.shipper.successor(hanging, primary.now, |_| true), Some(BACKUP));
     assert_eq!(
         primary.shipper.successor(hanging, primary.now, |_| true),

@@ -112,7 +112,7 @@ fn member_without_replies_for_a_lease_is_dropped() {
 /// Hole H196 in `docs/tests/holes.md`. The directory of the primary is a backup from before the
 /// group, without a mark. The other member still has the records that the primary has lost.
 #[test]
-fn primary_notices_a_member_with_records_that_it_lacks() {
+fn primary_detects_a_member_with_later_records_than_its_own() {
     let ahead = |serving: &[TargetId], absent: &[TargetId], appended| {
         let mut primary = Primary::begin(3);
         primary.shipper.set_members(serving, absent);
@@ -255,7 +255,7 @@ fn primary_counts_a_caught_up_member_before_it_serves() {
     primary.reply(&requests, 5, false);
     assert_eq!(primary.changes(), [MemberChange::MarkInSync]);
     primary.shipper.set_members(&[], &[BACKUP]);
-    assert_eq!(primary.shipper.counted(), [BACKUP], "management may have marked it");
+    assert_eq!(primary.shipper.counted(), [BACKUP], "it may serve already");
 }
 
 /// An earlier primary may still reply, and the member may have promised nothing to it. So the
