@@ -19,7 +19,8 @@
 //! - After an error of the engine, [`MetadataTarget::handle`] fails, and the caller must not use
 //!   the target again.
 //!
-//! [`MetadataTarget::check_invariants`] checks the state of the target. Messages are no state.
+//! [`MetadataTarget::check_invariants`] checks the state of the target, which does not include sent
+//! messages.
 //!
 //! Held by the checkers of the simulator: the test `checkers_find_all_planted_bugs` plants messages
 //! that a target sends too early.
@@ -118,7 +119,8 @@ impl<E: Engine> MetadataTarget<E> {
         self.restart_leases_after_pause(now);
         self.shared.now = now;
         self.shared.wall.read(now, wall);
-        // Before the events, so that the background jobs find the work items of these changes.
+        // Apply safe changes before the events, so that the background jobs find the work items of
+        // these changes.
         self.store_safe()?;
         if self.shipper.begin_batch(now) {
             self.gates.restart_sync_wait(now);
@@ -233,7 +235,7 @@ impl<E: Engine> MetadataTarget<E> {
         self.background.stuck_transactions()
     }
 
-    /// Returns the number of chunk files in memory that storage still has to remove.
+    /// Returns the number of queued chunk files that storage still has to remove.
     pub(crate) fn queued_removals(&self) -> usize {
         self.background.queued_removals()
     }

@@ -118,8 +118,8 @@ impl Membership {
 
 /// Waits until the target is a member of a group. Meanwhile the target is reported as ready,
 /// replies to probes and closes connections. If the cluster map is older than `former`, the state
-/// of the group that the target has recorded, the target reports it. Returns `None` when the
-/// service ends.
+/// of the group that the target has recorded, the target reports this state to management. Returns
+/// `None` when the service ends.
 ///
 /// # Errors
 /// Returns the error if the mailbox fails.

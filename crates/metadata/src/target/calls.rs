@@ -67,7 +67,7 @@ impl Calls {
     pub(crate) fn check_invariants(&self) {
         assert!(
             self.pending.keys().all(|id| (1..=self.last_id).contains(id)),
-            "each call without a reply has an id that was given out"
+            "each call without a reply has an id that was assigned"
         );
     }
 }

@@ -14,7 +14,7 @@ use std::sync::Arc;
 pub enum Event {
     /// A request has arrived.
     Request {
-        /// Connection on which the request arrived. The target replies on it.
+        /// Connection on which the request arrived. The target sends the reply on this connection.
         connection: ConnectionId,
         /// Header of the request.
         header: Header,
@@ -97,7 +97,7 @@ pub enum Action {
         payload: Vec<u8>,
     },
     /// Durably remove all log records after `after`, so that they do not reappear after a power
-    /// loss. Only a backup member does this, and never while a sync is running.
+    /// loss. Only a backup member returns this action, and never while a sync is running.
     Truncate {
         /// Last log record that stays.
         after: Lsn,
@@ -146,8 +146,8 @@ pub enum Action {
     /// epoch.
     ChangeGroup(GroupChange),
     /// Send management one request to make this member the primary, without retries. The caller
-    /// adds the recorded state of the group. Only a backup member does this, and repeats the action
-    /// until [`Event::Map`] brings a map with another epoch.
+    /// adds the recorded state of the group. Only a backup member returns this action, and repeats
+    /// it until [`Event::Map`] brings a map with another epoch.
     AskTakeOver(AskTakeOver),
     /// Make the current state of the engine durable, then report [`Event::Checkpointed`].
     Checkpoint {

@@ -56,7 +56,7 @@ impl<E: Engine> MetadataTarget<E> {
         self.operations.wake_unsafe();
         // Replies do not depend on the store, because the log has the changes and the table serves
         // them from memory. So the replies and the next sync do not wait for the store: the next
-        // batch begins with it.
+        // batch begins with the write to the store.
         if self.batch.replies.is_empty() { self.store_safe() } else { Ok(()) }
     }
 

@@ -20,8 +20,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 impl<E: Engine> MetadataTarget<E> {
-    /// Sets from when on the target may reply to clients, because the previous primary of the group
-    /// may still reply. The caller calls this function before the first event.
+    /// Sets the time from which the target may reply to clients, because the previous primary of
+    /// the group may still reply. The caller calls this function before the first event.
     pub fn succeed(&mut self, succession: Succession) {
         self.shipper.succeed(succession);
     }
@@ -49,9 +49,9 @@ impl<E: Engine> MetadataTarget<E> {
         self.shipper.complete_since(since)
     }
 
-    /// Returns a serving member that has confirmed a later record than the last one of this target
-    /// in the present epoch, and the LSN of that record. This target has then lost records, for
-    /// example because its directory is an old backup.
+    /// Returns a serving member that has confirmed, in the present epoch, a later record than the
+    /// last record of this target, and the LSN of the later record. This target has then lost
+    /// records, for example because its directory is an old backup.
     pub(crate) fn member_ahead(&self) -> Option<(TargetId, Lsn)> {
         self.shipper.member_ahead()
     }
@@ -75,7 +75,7 @@ impl<E: Engine> MetadataTarget<E> {
         self.shipper.holds_lease(self.member_lease(), now)
     }
 
-    /// Takes back replies that the caller must not send, because the lease has ended during the
+    /// Queues the replies that the caller must not send, because the lease has ended during the
     /// batch. The target sends these replies when it has its lease again. If another member is the
     /// primary by then, the clients send their requests to that member again.
     pub fn hold_replies(&mut self, replies: Vec<Action>) {
@@ -113,8 +113,9 @@ impl<E: Engine> MetadataTarget<E> {
     /// target requests to hand the group over to a member whose disk does not hang.
     pub(super) fn group_changes(&mut self) -> Vec<GroupChange> {
         if self.shipper.waits_for_hanging_disk() {
-            // A member whose disk hangs still confirms records. So *held* would rise with each
-            // record, and under load it would never be the last record that this target has synced.
+            // A member whose disk hangs still confirms records, so *held* rises with each record.
+            // Under load, the last record that this target has synced would never reach *held*, as
+            // the drop of the member requires.
             self.gates.hold_only_synced();
         }
         let (needed, epoch) = (self.gates.needed_to_serve(), self.gates.epoch());
@@ -126,7 +127,8 @@ impl<E: Engine> MetadataTarget<E> {
         if changes.is_empty()
             && let Some(hanging) = self.gates.hanging_sync(now)
         {
-            // A primary with a full disk would hand the group back.
+            // Choose a member with free space: a primary with a full disk would hand the group
+            // back.
             let map = &self.shared.map;
             let has_space = |member| {
                 map.target(member).is_none_or(|it| it.capacity_pool != CapacityPool::Emergency)

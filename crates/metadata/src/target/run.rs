@@ -261,7 +261,8 @@ impl<E: Engine> MetadataTarget<E> {
         if let Source::Peer { connection, header } = op.source {
             let slot = (header.session, header.slot);
             self.sessions.clear_running(slot, op.id);
-            // Only changes use a slot. The slot and sequence of another request were not checked.
+            // Only changes use a slot. The target has not checked the slot and the sequence of any
+            // other request.
             if catalog::message(header.message).is_some_and(|message| message.modifies) {
                 self.sessions.refuse(slot, header.sequence, &error);
             }

@@ -27,7 +27,7 @@
 //!   committed. It sends `Decide` only when the record of the commit is *safe*.
 //! - From the staged record until the commit is logged, or until the undo is *safe*, the name of
 //!   the entry is locked. So no other operation builds on the change. Only listings and attributes
-//!   of the directory show it.
+//!   of the directory show the change.
 //!
 //! Held by the tests `staged_change_is_acknowledged_when_both_logs_are_synced`,
 //! `staged_change_is_undone_if_the_participant_has_lost_it` and

@@ -16,8 +16,8 @@ pub(crate) struct SyncTimer {
     /// Time at which the running sync began, or at which this process continued after a pause
     /// during the sync.
     began: Duration,
-    /// Whether the time of the running sync has begun again. The timer does so only once: if the
-    /// disk hangs, a batch may take as long as a pause of the process.
+    /// Whether the timer has restarted the duration of the running sync. The timer restarts the
+    /// duration only once: if the disk hangs, a batch may take as long as a pause of the process.
     has_restarted: bool,
     /// Time of the append of the oldest record that no sync covers.
     first_unsynced_at: Option<Duration>,

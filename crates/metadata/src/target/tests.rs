@@ -83,7 +83,7 @@ fn map() -> ClusterMap {
     let (first, last) = (ShardId::new(0), ShardId::new(u16::MAX));
     map.shards.push(ShardRange { first, last, group: GroupId::new(1) });
     map.version = MapVersion::new(1);
-    // Tests of inline bytes request them.
+    // By default, files have no inline bytes. The tests of inline bytes request them.
     map.policy.inline_bytes = 0;
     map
 }
@@ -130,8 +130,8 @@ fn arrival<R: Request>(on: ConnectionId, session: u64, at: (u32, u64), request: 
 
 impl Story {
     fn begin() -> Self {
-        // Without this, most tests would have to wait until the target sends removals of chunk
-        // files.
+        // With a longer delay, most tests would have to wait until the target sends removals of
+        // chunk files.
         let removals = RemovalLimits { delay: Duration::ZERO, ..RemovalLimits::default() };
         Self::begin_with(Limits { removals, ..Limits::default() })
     }
@@ -157,7 +157,7 @@ impl Story {
         story
     }
 
-    /// Gives the upper half of the shards to the metadata group 3.
+    /// Assigns the upper half of the shards to the metadata group 3.
     fn add_group(&mut self) {
         let mut newer = map();
         let other = GroupId::new(3);

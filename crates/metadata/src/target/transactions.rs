@@ -157,8 +157,9 @@ impl<E: Engine> MetadataTarget<E> {
 
     /// Returns the record that must be *safe* before the reply to a `ConfirmPrepared` request
     /// leaves. A confirmation depends only on the record of the prepared transaction, which the
-    /// sync that `BeginPrepare` has requested covers. If it waited for later records too, a busy
-    /// target would need a second sync. A denial depends on the record that the handler writes.
+    /// sync that `BeginPrepare` has requested covers. If the confirmation waited for later records
+    /// too, a busy target would need a second sync. A denial depends on the record that the handler
+    /// writes.
     pub(super) fn record_to_confirm(&self, header: &Header, body: &[u8], reply: &[u8]) -> Lsn {
         let confirmed = ConfirmPreparedReply::from_bytes(reply).is_ok_and(|it| it.is_prepared);
         let transaction = transaction_in(header, body).filter(|_| confirmed);

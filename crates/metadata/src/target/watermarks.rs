@@ -17,7 +17,7 @@
 //! `check_invariants` checks the order of the values.
 //!
 //! Held by the tests `watermarks_equal_the_least_progress_of_all_members`,
-//! `records_need_own_sync_to_be_held_after_a_request_to_drop`,
+//! `held_waits_for_the_own_sync_after_a_request_to_drop`,
 //! `member_serves_only_with_all_records_of_earlier_primaries`,
 //! `member_serves_only_after_its_sync_of_safe_records` and
 //! `watermarks_ignore_progress_reported_in_an_earlier_epoch`.
@@ -76,9 +76,9 @@ impl Watermarks {
     /// replies that promise durability before it counted this member. Even if all members lose
     /// power and the disk of the primary is lost, this member then has these records.
     ///
-    /// Both values may be above *held* and *safe*. When a primary starts, *held* and *safe* are the
-    /// last record in its store. But an earlier primary may have replied because later records of
-    /// the log were held or safe.
+    /// The values in the result may be above *held* and *safe*. When a primary starts, *held* and
+    /// *safe* are the last record in its store. But an earlier primary may have replied because
+    /// later records of the log were held or safe.
     pub(crate) fn needed_to_serve(&self) -> Progress {
         let (appended, synced) = (self.held.max(self.begun_with), self.safe.max(self.begun_with));
         Progress { appended, synced }
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn records_need_own_sync_to_be_held_after_a_request_to_drop() {
+    fn held_waits_for_the_own_sync_after_a_request_to_drop() {
         let mut group = Watermarks::new(progress(5, 5), lsn(5), [BACKUP]);
         group.acknowledge(BACKUP, progress(5, 5));
         group.hold_only_synced();

@@ -92,7 +92,7 @@ impl<'a, E: Engine> Context<'a, E> {
     }
 
     /// Makes the context act for a prepared transaction: the locks of this transaction do not block
-    /// it.
+    /// the context.
     pub(crate) fn act_for(&mut self, transaction: TransactionId) {
         self.owner = Owner::Prepared(transaction);
     }
@@ -263,8 +263,8 @@ impl<'a, E: Engine> Context<'a, E> {
     /// Waits for the decisions about the transactions of other groups that were about to change
     /// names of a directory when the operation first ran. The clients that requested these changes
     /// may already have their replies, and must find their changes in the directory's size, link
-    /// count and times. Transactions that are prepared later do not delay the operation. If
-    /// programs moved names to other groups all the time, it could otherwise wait as long.
+    /// count and times. Transactions that are prepared later do not delay the operation. Otherwise,
+    /// the operation could wait as long as programs move names to other groups.
     ///
     /// Waits for each decision at most until [`DECISION_PATIENCE`] after the preparation: each
     /// program that uses a path through the directory needs the attributes, and the coordinator may

@@ -4,7 +4,7 @@
 //! group, the operation with the rename lock, a truncation (`namespace::truncations`), or a file
 //! that becomes shared (`sharing`). Other operations of this target keep no lock of this target
 //! while they wait. Such an operation runs again from the start, and checks everything again in the
-//! transaction that commits. It also gives up its locks at other groups, unless it waits for a
+//! transaction that commits. It also releases its locks at other groups, unless it waits for a
 //! transaction of a group with a higher id (`keeps_transaction` in the module `target`). A staged
 //! transaction waits for no lock. So no deadlock cycle can form.
 
@@ -136,7 +136,7 @@ impl Locks {
     /// Releases all locks of `owner`. Returns the operations that waited for one of these locks.
     pub(crate) fn release(&mut self, owner: Owner) -> Vec<u64> {
         let mut released = self.owned.remove(&owner).unwrap_or_default();
-        // Sort them, because a fixed order makes simulations reproducible.
+        // Sort the operations, because a fixed order makes simulations reproducible.
         released.sort();
         let mut woken = Vec::new();
         for resource in released {

@@ -145,7 +145,7 @@ pub(crate) struct Operation {
     pub(crate) first_run: Option<Duration>,
     /// Number of times that the operation has restarted.
     pub(crate) restarts: u32,
-    /// Number of these restarts for which the reason was that a name led to no inode.
+    /// Number of restarts because a name led to no inode.
     pub(crate) revalidations: u32,
     /// The file whose truncation the operation has awaited since its last run. `None` means that
     /// the operation has awaited no truncation.

@@ -1,5 +1,5 @@
-//! The starts of a target, by their *start numbers*. With these, the target finds out whether an
-//! acknowledged change that was not synced is still in its log.
+//! The starts of a target, by their *start numbers*. With these numbers, the target finds out
+//! whether an acknowledged change that was not synced is still in its log.
 //!
 //! An acknowledgement contains the start number and the LSN of a change. If a later start began
 //! with the same or a lower LSN, the log had ended before the acknowledged record: the host had

@@ -118,7 +118,7 @@ pub(crate) fn check<E: Engine>(
 /// Gives a directory a new version if a prepared step will change one of its names. A client
 /// compares versions before it lets its kernel use a cached listing. The client that requested the
 /// change may have its reply long before this group has the decision, if the coordinator fails. So
-/// from now on no client may use a listing from before, and a new listing waits for the name.
+/// from now on no client may use an older cached listing, and a new listing waits for the name.
 pub(crate) fn announce<E: Engine>(context: &mut Context<'_, E>, step: &Step) -> Result<(), Stop> {
     if let Step::RemoveEntry { directory, .. } | Step::ReplaceEntry { directory, .. } = step {
         let mut record = context.directory(*directory)?;
@@ -179,8 +179,9 @@ pub(crate) fn apply<E: Engine>(
     Ok(())
 }
 
-/// Checks that `inode` may get a name in a directory. `handed_down` is the project that the
-/// directory hands down; then every inode with a name in the directory must belong to this project.
+/// Checks that `inode` may get a name in a directory. `handed_down` is the project that new entries
+/// of the directory inherit, if it has one. Every inode with a name in the directory must then
+/// belong to this project.
 pub(crate) fn check_project(handed_down: Option<u32>, inode: &Attributes) -> Result<(), Error> {
     match handed_down {
         Some(project) if project != inode.project => {

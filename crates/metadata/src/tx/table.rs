@@ -20,7 +20,7 @@ use skep_types::codec::Codec;
 use skep_types::{Lsn, Result};
 use std::collections::{BTreeMap, VecDeque};
 
-/// Maximum number of layers. If a sync begins when all layers are in use, it extends the last
+/// Maximum number of layers. If a sync begins when all layers are in use, the sync extends the last
 /// layer. In a group of one member, each sync ends before the next sync begins. So there are two
 /// layers at most: the changes of the last sync until the next batch applies them to the engine,
 /// and the changes of the next sync.

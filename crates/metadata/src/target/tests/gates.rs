@@ -116,7 +116,7 @@ impl Story {
         md::OpenReply::from_bytes(&reply.unwrap()).unwrap().attributes.inode
     }
 
-    /// Tells the target up to which records the second member has appended and synced.
+    /// Reports to the target up to which records the second member has appended and synced.
     fn confirm(&mut self, appended: Lsn, synced: Lsn) {
         self.run(vec![progress(1, appended, synced)]);
     }
@@ -210,8 +210,8 @@ fn restart_stores_no_record_that_a_serving_member_may_lack() {
     assert!(pair.last_stored() >= record);
 }
 
-/// Management may carry out the request after the host of this target has lost power. The device of
-/// this host must then have all acknowledged records.
+/// Management may carry out a request to drop a member after the host of this target has lost
+/// power. The device of this host must then have all acknowledged records.
 #[test]
 fn member_is_dropped_only_after_a_sync_of_held_records() {
     let mut pair = begin_pair();

@@ -22,7 +22,7 @@ fn sync_of(actions: &[Action]) -> Lsn {
 
 /// Regression test: the end of a sync released replies. If the batch that handled the end of this
 /// sync also logged a change, the replies waited for the next sync too. So a busy target never sent
-/// them.
+/// these replies.
 #[test]
 fn durable_reply_waits_for_only_one_sync() {
     let start = Start {
@@ -58,7 +58,7 @@ fn durable_reply_waits_for_only_one_sync() {
     assert_eq!(answered(&run(vec![Event::Synced { lsn: synced }, set(2), read])), [100]);
 }
 
-/// Before this rule, each durable reply waited until the key-value store had taken all changes of
+/// Regression test: each durable reply waited until the key-value store had taken all changes of
 /// the sync.
 #[test]
 fn durable_reply_leaves_before_its_change_is_stored() {

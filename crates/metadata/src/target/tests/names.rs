@@ -172,8 +172,8 @@ fn listing_ends_before_a_name_that_a_transaction_removes() {
     assert_eq!((&page.entries[..], page.end), (&all[3..], true));
 }
 
-/// As for a listing: a removal of the directory waits only if the undecided transactions may remove
-/// all its names.
+/// Like a listing, a removal of a directory does not wait for each locked name. It waits only if
+/// the undecided transactions may remove all names of the directory.
 #[test]
 fn rmdir_waits_only_while_all_names_may_be_removed() {
     let mut story = Story::begin();
@@ -236,7 +236,7 @@ fn directory_attributes_wait_for_decisions_about_its_names() {
     prepare_removal(&mut story, 8, &all[1]);
     commit(&mut story, 7);
     assert_eq!(shown(&mut story).map(|it| it.size), Some(2));
-    // A change of attributes has all attributes in its reply, so it waits too.
+    // The reply to a change of attributes has all attributes, so the change waits too.
     let chmod =
         md::SetAttributes { size: None, permissions: Some(0o700), ..truncate(GET_ROOT.inode) };
     story.send(3, 1, (0, 4), &chmod);
@@ -247,8 +247,8 @@ fn directory_attributes_wait_for_decisions_about_its_names() {
     assert_eq!((changed.attributes.size, changed.attributes.permissions), (1, 0o700));
 }
 
-/// A path through the directory needs its attributes. So one failed coordinator must not block all
-/// names in it.
+/// A client needs the attributes of a directory to use any path through it. So one failed
+/// coordinator must not block all names in the directory.
 #[test]
 fn directory_attributes_do_not_wait_for_a_failed_coordinator() {
     let mut story = Story::begin();
@@ -270,9 +270,10 @@ fn directory_attributes_do_not_wait_for_a_failed_coordinator() {
     assert_eq!(shown(&mut story).map(|it| it.size), Some(1), "later requests do not wait");
 }
 
-/// The client then asks for the attributes, and this request waits for the decision.
+/// If the reply lacks attributes, the client asks for them in a second request, which waits for the
+/// decision.
 #[test]
-fn replies_show_no_directory_with_undecided_names() {
+fn replies_omit_attributes_of_directories_in_undecided_changes() {
     let mut story = Story::begin();
     let make = md::MakeDirectory { directory: InodeId::ROOT, name: b"d"[..].into(), new: NEW };
     let directory = story.ask(1, 1, (0, 1), &make).unwrap().entry.inode;
@@ -313,8 +314,8 @@ fn aborts_for(story: &mut Story, other: u32) -> bool {
     story.calls.iter().any(|it| it.1.message == md::Decide::ID)
 }
 
-/// Regression test: two groups with transactions at each other both aborted them, and then prepared
-/// them again at the same time.
+/// Regression test: two groups, each with a transaction prepared at the other group, aborted both
+/// transactions. They then prepared both again at the same time.
 #[test]
 fn only_the_group_with_the_higher_id_aborts_its_transaction() {
     let mut story = begin_with_two_groups();

@@ -3,7 +3,8 @@
 use super::*;
 
 /// Regression test: a target with too many waiting operations refused all further requests, even
-/// the decision of a transaction for which some of these operations waited. So they waited forever.
+/// the decision of a transaction for which some of these operations waited. So these operations
+/// waited forever.
 #[test]
 fn request_that_other_operations_wait_for_is_never_refused() {
     let limits = Limits { parked: 1, ..Limits::default() };

@@ -17,8 +17,8 @@ fn cleared_bits_leave_other_permissions_unchanged() {
     assert_eq!(changed.permissions, 0o600);
 }
 
-/// docs/semantics.md 1.10. A client that has seen neither bit names both, since another client may
-/// have set one of them since.
+/// docs/semantics.md 1.10. A client that has seen neither the set-user-id bit nor the set-group-id
+/// bit names both, because another client may have set one of these bits meanwhile.
 #[test]
 fn target_keeps_setgid_on_request_only_without_group_execute() {
     let mut story = Story::begin();

@@ -150,8 +150,8 @@ fn no_unlink_is_replayed_after_a_failed_replay() {
     assert_eq!(story.lookup(InodeId::ROOT, "a").unwrap().inode, file);
 }
 
-/// Hole H48 in `docs/tests/holes.md`. Like the test before, but the session with the link ends
-/// before its turn.
+/// Hole H48 in `docs/tests/holes.md`. Like `no_unlink_is_replayed_after_a_failed_replay`, but the
+/// session with the link ends before its turn.
 #[test]
 fn no_unlink_is_replayed_if_a_session_ends_before_its_replay() {
     let mut story = Story::begin();
@@ -169,7 +169,7 @@ fn no_unlink_is_replayed_if_a_session_ends_before_its_replay() {
     assert_eq!(story.lookup(InodeId::ROOT, "a").unwrap().inode, file);
 }
 
-/// A client takes a sequence for each lost change, also for a change that it skips without a
+/// A client uses a sequence number for each lost change, also for a change that it skips without a
 /// request.
 #[test]
 fn replay_slot_accepts_gaps_between_its_sequences() {

@@ -1,5 +1,5 @@
 //! Tests of files that several sessions have open. Before the target replies to an open that makes
-//! a file shared, the sessions that have it open must acknowledge this.
+//! a file shared, the sessions that have the file open must acknowledge the sharing.
 
 use super::*;
 use crate::limits::WAIT_ANSWER;

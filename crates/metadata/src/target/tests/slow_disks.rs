@@ -53,7 +53,7 @@ fn replies_of_a_slow_batch_wait_for_the_lease() {
     assert_eq!(answered, [200], "the member has granted another lease");
 }
 
-/// Before this rule, all durable replies of the group waited until the disk of the primary
+/// Regression test: all durable replies of the group waited until the disk of the primary
 /// continued.
 #[test]
 fn primary_with_a_hanging_disk_hands_its_group_over() {

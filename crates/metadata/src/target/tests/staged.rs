@@ -208,7 +208,7 @@ fn restarted_coordinator_asks_before_it_commits() {
     let outcome = md::AskOutcome { session: SessionId::new(1), slot, sequence };
     let refused = story.ask(4, 2, (0, 0), &outcome).unwrap_err();
     assert_eq!(refused.code(), ErrorCode::Busy, "{refused}");
-    // A refusal is no outcome either.
+    // A refusal of the participant does not decide the transaction.
     let (call, _) = story.calls.remove(0);
     let result = Err(ErrorCode::Unsupported.into());
     story.happens(Event::Answer { call, result });
@@ -302,8 +302,8 @@ fn participant_that_denies_a_transaction_never_prepares_it() {
     assert!(!story.ask(1, 0, (0, 0), &begin_prepare(9, md::Step::LockRename)).unwrap().busy);
 }
 
-/// A coordinator that returns asks for its staged transaction, and would otherwise undo its part of
-/// an acknowledged change.
+/// A coordinator that returns asks for its staged transaction. Without a confirmation, it would
+/// undo its part of an acknowledged change.
 #[test]
 fn transaction_that_an_administrator_commits_is_confirmed() {
     let mut story = begin();

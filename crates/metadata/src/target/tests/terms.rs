@@ -28,7 +28,7 @@ fn refusal<R: Request>(story: &mut Story, session: u64, epoch: u64, request: &R)
 }
 
 /// Regression test: the target accepted each newer epoch, and checked the session first. When a
-/// target that was not the primary replied `StaleSession`, the client gave up its session and its
+/// target that was not the primary replied `StaleSession`, the client abandoned its session and its
 /// locks.
 #[test]
 fn request_of_another_epoch_is_refused_before_the_session_check() {

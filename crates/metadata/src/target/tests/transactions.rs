@@ -23,7 +23,7 @@ fn list(story: &mut Story) -> Vec<md::TransactionEntry> {
 }
 
 #[test]
-fn request_to_another_target_has_the_trace_id_of_its_cause() {
+fn call_to_another_group_has_the_trace_id_of_its_request() {
     let mut story = Story::begin();
     story.add_group();
     let earlier = story.calls.len();

@@ -210,7 +210,7 @@ fn target_retries_a_truncation_that_storage_refused() {
     assert_eq!(story.size(inode), 0);
 }
 
-/// Regression test: lookups failed too, so commands could not show the path of the file.
+/// Regression test: lookups of the file failed too, so commands could not show its path.
 #[test]
 fn lookups_succeed_while_storage_refuses_a_truncation() {
     let mut story = Story::begin();
@@ -372,7 +372,7 @@ fn size_recovery_ignores_bytes_beyond_a_truncation() {
 /// opened the file before the target settles the truncation. The host of the first chunk file has
 /// lost the truncation. The caller replies with the size of the second chunk file.
 fn half_of_a_truncation_is_lost(story: &mut Story) -> InodeId {
-    // Two components with the same chunk size would be one.
+    // The target would merge two components with the same chunk size into one.
     let component = |start, chunk_bytes| skep_types::ComponentRequest {
         start,
         chunk_bytes: Some(chunk_bytes),

@@ -1,5 +1,6 @@
-//! Tests of the end of an inline component without bytes. The target ends it when a client
-//! reports that it has written the first bytes to storage, and after the death of this client.
+//! Tests of the end of an inline component without bytes. The target ends the component when a
+//! client reports that it has written the first bytes to storage, and after the death of this
+//! client.
 
 use super::*;
 use skep_types::StripePattern;
@@ -54,7 +55,7 @@ fn refused_end_of_an_inline_component_changes_nothing() {
     let inode = story.inline_file();
     let other = report(inode, extent(Some(2)));
     assert_eq!(story.ask(1, 1, (1, 1), &other).unwrap_err().code(), ErrorCode::Stale);
-    // The part of a write within the inline component. The write ends after the component.
+    // Write the part of a longer write that lies within the inline component.
     story.written(1, &il::WriteInline { extends: false, ..write(inode, 0, b"x") });
     assert_eq!(story.ask(1, 1, (1, 2), &ending(inode)).unwrap_err().code(), ErrorCode::Stale);
     assert_eq!((story.size(inode), story.has_ended(inode)), (0, false));
@@ -137,7 +138,7 @@ fn death_of_a_writer_keeps_a_used_inline_component() {
     }
 }
 
-/// Returns the close after a report of the end. It repeats the end, but no other report.
+/// Returns the close after a report of the end. The close repeats the end, but no other report.
 fn close_again(inode: InodeId) -> md::CloseMany {
     let (open, ends_inline) = (md::OpenMode::Write, Some(1));
     md::CloseMany { files: vec![md::ClosedFile { inode, open, ends_inline }] }
@@ -211,8 +212,8 @@ fn open_waits_until_a_reported_inline_end_is_safe() {
     assert!(is_awaited_by_an_open(&mut story, &close_again(inode), inode));
 }
 
-/// Without this wait, a power loss could revert the end and the open, as in the previous test.
-/// Here, the end follows the death of the only writer.
+/// Without this wait, a power loss could revert the end and the open, as in the previous test. In
+/// this test, the end follows the death of the only writer.
 #[test]
 fn open_waits_until_an_inline_end_after_a_death_is_safe() {
     let mut story = Story::begin();
