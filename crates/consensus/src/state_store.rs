@@ -198,8 +198,8 @@ impl<S: StateMachine> Inner<S> {
 /// Encodes the snapshot file.
 ///
 /// # Errors
-/// `TooLarge` if the state exceeds the maximum length of a snapshot. A reader would refuse such a
-/// file.
+/// `TooLarge` if the state exceeds the maximum length of a snapshot. A reader would refuse a longer
+/// snapshot file.
 fn file_of(snapshot: &RaftSnapshot) -> Result<Vec<u8>> {
     let len = snapshot.state.0.len() as u64;
     if len > MAX_SNAPSHOT_BYTES {
