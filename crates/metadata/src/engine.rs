@@ -40,7 +40,7 @@ pub trait Engine {
     /// The same as for [`Self::get`].
     fn scan(&self, prefix: &[u8], after: &[u8], limit: usize) -> Result<Vec<(Vec<u8>, Vec<u8>)>>;
 
-    /// Like [`Self::scan`], but returns only the keys. It copies no values.
+    /// Like [`Self::scan`], but returns only the keys and copies no values.
     ///
     /// # Errors
     /// The same as for [`Self::get`].

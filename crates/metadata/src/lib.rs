@@ -1,8 +1,8 @@
 //! Metadata targets: directory entries, inodes, sessions, and transactions between targets.
 //!
-//! This crate owns the state of metadata targets. It does not own the contents of files at storage
-//! targets. [`target::MetadataTarget`] is the pure state machine; [`service`] connects it to
-//! sockets, log and clock. [`engine`] is the key-value store below the state machine. The state
+//! This crate owns the state of metadata targets. The crate does not own the contents of files at
+//! storage targets. [`target::MetadataTarget`] is the pure state machine; [`service`] connects it
+//! to sockets, log and clock. [`engine`] is the key-value store below the state machine. The state
 //! machine consists of these modules:
 //!
 //! - `handlers`: the handlers of requests, one file for each request.

@@ -75,8 +75,8 @@ pub const RESOLVABLE_AFTER: Duration = Duration::from_secs(10);
 /// Pause of a participant that could not carry out a decision, before it asks the coordinator
 /// again.
 pub const STUCK_PAUSE: Duration = Duration::from_secs(60);
-/// Maximum number of prepared transactions of other groups. Each of them holds locks until the
-/// target has received the decision from the transaction's coordinator.
+/// Maximum number of prepared transactions of other groups. Each prepared transaction holds locks
+/// until the target has received the decision from its coordinator.
 pub const MAX_PREPARED: usize = 4096;
 /// Largest accepted step of the host's clock between two batches. The step is the difference
 /// between the host's clock and the time that the target expects from the clock since boot. Time
@@ -140,8 +140,8 @@ pub const JOURNAL_BYTES: u64 = 64 << 20;
 /// need space, such as create.
 ///
 /// The reserve has space for the log of up to two checkpoints ([`CHECKPOINT_LOG_BYTES`]), including
-/// the segments in use. It also has space for two journals and two tables of the key-value store,
-/// and the tables that the store rewrites to drop removed keys.
+/// the segments in use. The reserve also has space for two journals and two tables of the key-value
+/// store, and the tables that the store rewrites to drop removed keys.
 pub const RESERVE_BYTES: u64 = 512 << 20;
 /// Divisor of the size of the file system. The reserve is at most the quotient.
 pub const RESERVE_DIVISOR: u64 = 8;
@@ -224,8 +224,8 @@ pub const MEMBER_PAUSE: Duration = Duration::from_millis(20);
 pub const SAFE_NOTICE_PAUSE: Duration = Duration::from_millis(100);
 /// Maximum time for which a member delays its reply to `AwaitLogSync`.
 pub const AWAIT_SYNC: Duration = Duration::from_millis(250);
-/// Time without a reply after which the primary treats an `AwaitLogSync` as lost. It is four times
-/// [`AWAIT_SYNC`].
+/// Time without a reply after which the primary treats an `AwaitLogSync` as lost. This time is four
+/// times [`AWAIT_SYNC`].
 pub const AWAIT_LOST_AFTER: Duration = Duration::from_secs(1);
 /// Maximum number of `AwaitLogSync` requests that wait at a member. If another request arrives, the
 /// member replies to the oldest request.
@@ -253,7 +253,7 @@ pub const COPY_PART_BYTES: usize = 256 << 10;
 pub const COPY_SCAN: usize = 64;
 /// Total size in bytes of the log records that a copy lacks, at which the primary sends them
 /// immediately, without a wait for the next key-value pairs. This size is far below
-/// [`KEPT_FOR_ABSENT_BYTES`], so the primary does not drop these records before.
+/// [`KEPT_FOR_ABSENT_BYTES`], so the primary sends the records before it drops them from memory.
 pub const COPY_RECORD_BYTES: usize = SHIP_BYTES / 4;
 /// Time without a reply after which the primary treats a part of a copy as lost. A member takes
 /// less than this time to reply.
@@ -268,14 +268,14 @@ pub const JOIN_LAG: u64 = 1000;
 /// the primary's lease does not end.
 pub const LEASE_RENEWAL: Duration = Duration::from_millis(500);
 /// Age of a request to drop a member after which the primary reports, in its log and its health,
-/// that replies also wait for its own disk because management has not carried out the request.
-/// Management normally carries out such a request within some milliseconds.
+/// that replies also wait for its own disk. Replies wait because management has not carried out the
+/// request. Management normally carries out a request to drop a member within some milliseconds.
 pub const UNDECIDED_DROP: Duration = Duration::from_secs(10);
 /// Time for which a sync of one member's log may take longer than that of another member. After
 /// this time, the disk of the member counts as hanging: the primary has the member dropped, or it
-/// hands its group over if its own disk hangs. Most stalls of a disk are shorter, and a drop or a
-/// hand-over costs more than the rest of such a stall. Durable replies wait for this time and for
-/// the change of the group, and shall not wait for more than 5 s.
+/// hands its group over if its own disk hangs. Most stalls of a disk are shorter than this time,
+/// and a drop or a hand-over costs more than the rest of a short stall. Durable replies wait for
+/// this time and for the change of the group, and shall not wait for more than 5 s.
 pub const SYNC_PATIENCE: Duration = Duration::from_secs(3);
 /// Time for which a member must confirm records after its disk hung, before the primary counts it
 /// again. A disk that hung once often hangs again soon. The time doubles with each failure of the

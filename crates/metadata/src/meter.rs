@@ -4,9 +4,10 @@
 //! machine reports the events of each request to the meter: its arrival, the batch that takes it,
 //! each reason why it waits after that batch, and its reply. From the times of these events the
 //! meter computes the time that the request spends in each stage. Before a batch takes the request,
-//! its stage is `waiting`. During that batch, its stage is `processing`. If it waits after that
-//! batch, the reason of the wait determines the stage: `log_sync`, `copies` or `others`. If the
-//! request has waited for a storage target, its trace record and its log line contain this target.
+//! its stage is `waiting`. During that batch, its stage is `processing`. If the request waits after
+//! that batch, the reason of the wait determines the stage: `log_sync`, `copies` or `others`. If
+//! the request has waited for a storage target, its trace record and its log line contain this
+//! target.
 //!
 //! Does not own the counters (`skep-metrics`), the requests, or the search for silent clients that
 //! block requests of other clients ([`crate::sessions::silent_holders`]).
@@ -302,8 +303,8 @@ impl Meter {
             awaited: None,
         };
         let before = self.arrivals.insert((connection, header.tag), arrival);
-        // A faulty peer may use the tag of a request that has no reply yet. Then count only the
-        // newer request.
+        // A faulty peer may use the tag of a request that has no reply yet. In this case, count
+        // only the newer request.
         if let Some(before) = before {
             before.open.into_iter().for_each(|number| self.open.end(number));
             self.idle.remove(&before);

@@ -59,7 +59,7 @@ impl ForgetJob {
         for (key, value) in page {
             let is_old = decode_value::<Timestamp>(&key, &value)?.seconds < before;
             // Keep the record of a session's end while the store has the record of the session.
-            // Otherwise a restart would treat the session as open.
+            // Without the record of its end, a restart would treat the session as open.
             let session = last_u64(&key).filter(|_| key.starts_with(&Key::session_ends()));
             let record = session.map(|it| Key::Session(SessionId::new(it)).to_bytes());
             let is_left =

@@ -24,8 +24,8 @@ impl NumberReservation {
         }
     }
 
-    /// Adds the reserved numbers after the reservation was committed in the log record `lsn`. They
-    /// become usable when this record is *safe*.
+    /// Adds the reserved numbers after the reservation was committed in the log record `lsn`. The
+    /// numbers become usable when this record is *safe*.
     pub(crate) fn after_commit<E: Engine>(&mut self, lsn: Lsn, context: &mut JobContext<'_, E>) {
         let shared = &mut *context.shared;
         let end = shared.numbers.reserved_end() + shared.limits.number_range;

@@ -89,8 +89,8 @@ pub(super) fn clean_up<E: Engine>(
         close_after_death(context, session, inode, counts)?;
     }
     if is_last {
-        // Release locks only after all files are closed. Otherwise the next holder of a lock could
-        // read a file before its size recovery is pending.
+        // Release locks only after all files are closed. With an earlier release, the next holder
+        // of a lock could read a file before its size recovery is pending.
         let locks = context.scan_keys(&Key::file_locks_of(session), &[], limit)?;
         is_last = locks.len() < limit;
         locks.into_iter().for_each(|key| context.delete_raw(key));
@@ -125,8 +125,8 @@ fn close_after_death<E: Engine>(
     let Some(record) = record else { return Ok(()) };
     if record.attributes.links == 0 && context.opens(inode)?.is_zero() {
         // The file has no name and no open, so dispose of it. If this session was a writer, it may
-        // not have reported its last writes. Then storage must remove every chunk file that the
-        // pattern allows.
+        // not have reported its last writes. After unreported writes, storage must remove every
+        // chunk file that the pattern allows.
         let high_water = match counts.writers {
             0 => record.high_water,
             _ => skep_types::MAX_FILE_BYTES,

@@ -103,7 +103,7 @@ impl Truncations {
 
     /// Asks storage to truncate the chunk files of each pending truncation whose work item is in
     /// the engine. The engine has only *safe* changes, so neither a power loss nor another primary
-    /// can revert such a truncation.
+    /// can revert a truncation that is in the engine.
     pub(crate) fn start<E: Engine>(&mut self, context: &mut JobContext<'_, E>) -> Result<()> {
         // Forget files that were removed meanwhile, whose truncations are not pending any more.
         let is_pending = |inode| context.shared.truncations.pending(inode).is_some();

@@ -1,6 +1,6 @@
 //! `AwaitTruncation`: waits until the file has no pending truncation (`Context::check_truncation`).
-//! Then returns the attributes of the file, and the chunk files that clients have reported as
-//! synced.
+//! After the wait, returns the attributes of the file, and the chunk files that clients have
+//! reported as synced.
 
 use crate::engine::Engine;
 use crate::tx::context::Context;

@@ -6,8 +6,8 @@
 //! If the target does not have the transaction, the coordinator undoes its own changes. So this
 //! target must not prepare the transaction any more, even if a duplicate of `BeginPrepare` arrives
 //! later. Therefore the target records that the transaction has ended. After a power loss has
-//! removed the prepared transaction, a duplicate may also have prepared the transaction again. Then
-//! the time of the preparation differs, and the target aborts the transaction.
+//! removed the prepared transaction, a duplicate may also have prepared the transaction again. The
+//! second preparation has another time, so the target aborts it.
 
 use crate::engine::Engine;
 use crate::tx::context::Context;

@@ -22,8 +22,8 @@ pub(crate) fn run<E: Engine>(
     let (first, first_kind) = source(context, from_directory, &request.from_name)?;
     let (_, second) = context.dentry(to_directory, &request.to_name)?.ok_or(ErrorCode::NotFound)?;
     if second.inode == first {
-        // Both names refer to one inode, or are the same name. As POSIX requires for a rename,
-        // change nothing.
+        // The two names of the exchange refer to one inode, or are the same name. As POSIX requires
+        // for a rename, change nothing.
         confirm_source(context, from_directory, &request.from_name, first)?;
         return Ok(NamesReply { directory: None });
     }

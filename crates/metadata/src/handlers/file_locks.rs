@@ -1,5 +1,5 @@
-//! `SetLock` and `TestLock`: set or test file locks of applications. Neither request waits for a
-//! lock of another owner; `WaitLock` does (`locks::waits`).
+//! `SetLock` and `TestLock`: set or test file locks of applications. Neither `SetLock` nor
+//! `TestLock` waits for a lock of another owner; `WaitLock` does (`locks::waits`).
 
 use crate::engine::Engine;
 use crate::locks::request::{LockClaim, check};
@@ -32,8 +32,9 @@ pub(crate) fn set<E: Engine>(
     let conflict = claim.and_then(|claim| locks.obstacle(lock.inode, &claim, request.wait, now));
     if conflict.is_some() {
         if lock.kind == LockKind::Flock && holds {
-            // As on Linux, release the owner's old lock if its upgrade conflicts. Otherwise two
-            // owners that both upgrade a shared lock would wait for each other forever.
+            // As on Linux, release the owner's old lock if its upgrade conflicts. If owners kept
+            // their old locks, two owners that both upgrade a shared lock would wait for each other
+            // forever.
             context.delete(&Key::FileLocks(of));
         }
         return Ok(SetLockReply { conflict, attributes });

@@ -1,6 +1,6 @@
 //! `Open`: opens a regular file for the session, and counts the open. With `O_TRUNC`, the same
-//! transaction truncates the file. The replay of such an open after a power loss does not truncate
-//! the file again.
+//! transaction truncates the file. The replay of an open with `O_TRUNC` after a power loss does not
+//! truncate the file again.
 
 use crate::engine::Engine;
 use crate::namespace::truncations;

@@ -1,7 +1,7 @@
 //! `Prepare` and `BeginPrepare`: check, lock and log steps for a transaction that another group
 //! coordinates. The requests never wait for a lock: if a resource is locked, the target replies
-//! "busy". Otherwise the reply to `Prepare` waits until the log record of the prepared transaction
-//! is *safe*, and the reply to `BeginPrepare` waits until it is *held*.
+//! "busy". After a successful preparation, the reply to `Prepare` waits until the log record of the
+//! prepared transaction is *safe*. The reply to `BeginPrepare` waits until this record is *held*.
 
 use crate::engine::Engine;
 use crate::limits::MAX_STEPS;

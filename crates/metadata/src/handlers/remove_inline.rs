@@ -24,7 +24,8 @@ pub(crate) fn run<E: Engine>(
     let starts = &context.shared.starts;
     let is_lost = request.written.iter().any(|mark| starts.is_lost(mark));
     let Some(start) = starts.current() else { return Err(Stop::Unsafe) };
-    // The target has not assigned the LSN of the log record yet. `inline::stamp` sets it later.
+    // The target has not assigned the LSN of the log record yet. `inline::stamp` sets the LSN
+    // later.
     let mark = InlineMark { start, record: Lsn::default() };
     let reply = |is_removed| RemoveInlineReply { is_removed, is_lost, mark };
     let pattern = record.pattern.as_ref();

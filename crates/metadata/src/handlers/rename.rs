@@ -37,7 +37,7 @@ pub(crate) fn run<E: Engine>(
             return Err(ErrorCode::Exists.into());
         }
         if existing.inode == inode {
-            // Both names refer to one inode. As POSIX requires, change nothing.
+            // The old name and the new name refer to one inode. As POSIX requires, change nothing.
             confirm_source(context, request.from_directory, &request.from_name, inode)?;
             return Ok(NamesReply { directory: None });
         }
@@ -75,7 +75,8 @@ pub(crate) fn run<E: Engine>(
     // A directory that changes its parent always needs the step `SetParent`. Any other inode needs
     // it if the new directory passes its project on to new entries, because the step checks the
     // project. In all other cases, the step would update only the parent and the change time that
-    // the inode records. This group then omits the step if another group serves the inode.
+    // the inode records. In these other cases, this group omits the step if another group serves
+    // the inode.
     if (is_directory && changes_parent) || project.is_some() || context.is_local(inode)? {
         let step = Step::SetParent { inode, parent: request.to_directory, project };
         wanted.push((inode, step));
@@ -86,8 +87,8 @@ pub(crate) fn run<E: Engine>(
     steps::do_anywhere(context, wanted)?;
     // Read the directory again, because the steps may have changed its attributes.
     let mut to = context.directory(request.to_directory)?;
-    // Read the entry again too. The removal of the old name from the same directory may have moved
-    // the entry to another cursor.
+    // Read the entry of the new name again too. The removal of the old name from the same directory
+    // may have moved the entry to another cursor.
     match context.dentry(request.to_directory, &request.to_name)? {
         Some(found) => context.point_entry(&mut to, found, inode, kind),
         None => {
@@ -156,8 +157,8 @@ pub(super) fn confirm_source<E: Engine>(
     Ok(())
 }
 
-/// Returns the step for the inode to which the new name pointed before. The step removes a
-/// directory, or one link of any other inode.
+/// Returns the step for the inode to which the new name pointed before the rename. The step removes
+/// a directory, or one link of any other inode.
 fn replaced(existing: &DentryRecord) -> Step {
     let inode = existing.inode;
     match existing.kind {

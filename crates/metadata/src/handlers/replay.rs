@@ -81,7 +81,7 @@ fn check<E: Engine>(context: &Context<'_, E>, message: u16, body: &[u8]) -> Resu
     }
 }
 
-/// Whether a request truncates a file. Such a request cannot be replayed, because a second
+/// Whether a request truncates a file. A truncating request cannot be replayed, because a second
 /// truncation would remove bytes that programs have written to the chunk files since the first
 /// truncation.
 fn truncates(message: u16, body: &[u8]) -> bool {

@@ -63,8 +63,9 @@ fn set_of_file<E: Engine>(
         return Err(Error::new(ErrorCode::InUse, what).into());
     }
     // The chunk files of an earlier truncation have the old generation, and do not belong to the
-    // file any more. So storage removes them instead of syncing the truncation. Otherwise, bytes
-    // that a power loss of storage has brought back would take up space until the file is removed.
+    // file any more. So storage removes these chunk files instead of syncing the truncation. A sync
+    // alone would not remove bytes that a power loss of storage has brought back, and these bytes
+    // would take up space until the file is removed.
     if let Some(truncation) = context.get::<TruncationRecord>(&Key::Truncation(request.inode))? {
         for chunk in truncation.chunk_files {
             context.put_raw(&Key::Removal(chunk.group, chunk.key), &[]);

@@ -60,7 +60,8 @@ pub(crate) fn run<E: Engine>(
         record.high_water = end;
         context.put_inode(&record);
     }
-    // The target has not assigned the LSN of the log record yet. `inline::stamp` sets it later.
+    // The target has not assigned the LSN of the log record yet. `inline::stamp` sets the LSN
+    // later.
     let mark = InlineMark { start: start_number, record: Lsn::default() };
     Ok(WriteInlineReply { mark, attributes: record.attributes })
 }

@@ -289,7 +289,7 @@ impl FileLocks {
             let Some(wait) = file.queue.get((owner.0, *number)) else { continue };
             let mut last = None;
             for held in file.held_against(&wait.claim) {
-                // The owners come in the order of their sessions. Count each session once.
+                // The owners are sorted by their sessions. Count each session once.
                 if last.replace(held.owner.0) != Some(held.owner.0) {
                     *waits.entry(held.owner.0).or_default() += 1;
                 }
@@ -304,9 +304,9 @@ impl FileLocks {
     }
 
     /// Parks a `WaitLock` request in the queue, with its connection, its header and the time of its
-    /// arrival. [`Self::wake`] returns the reply later. If the wait is already in the queue, it
-    /// keeps its position. If an earlier request of this wait is still parked, returns the reply to
-    /// that request.
+    /// arrival. [`Self::wake`] returns the reply to the parked request later. If the wait is
+    /// already in the queue, it keeps its position. If an earlier request of this wait is still
+    /// parked, returns the reply to that request.
     pub(crate) fn wait(
         &mut self,
         inode: InodeId,

@@ -153,8 +153,8 @@ impl Queue {
     }
 
     /// Iterates over the earlier waiters in the queue that `wait` must not overtake: woken waiters,
-    /// and waiters with a barrier. If `wait` is not in the queue, all waiters are earlier. If
-    /// `wait` is woken, barriers do not block it, because they began later.
+    /// and waiters with a barrier. If `wait` is not in the queue, all waiters count as earlier. If
+    /// `wait` is woken, barriers do not block it, because each barrier began after the wake.
     pub(super) fn firm_before(
         &self,
         wait: (SessionId, u64),

@@ -1,6 +1,6 @@
-//! The requests `WaitLock` and `EndWait`, and the replies to parked waits. Neither request uses a
-//! slot of the session or becomes an operation. Otherwise a thousand waiters could take all slots
-//! and operations, and the request that releases the lock would have to wait.
+//! The requests `WaitLock` and `EndWait`, and the replies to parked waits. Neither `WaitLock` nor
+//! `EndWait` uses a slot of the session or becomes an operation. If each wait used a slot and an
+//! operation, the request that releases the lock might find none free.
 
 use crate::engine::Engine;
 use crate::locks::queue::WaitAnswer;

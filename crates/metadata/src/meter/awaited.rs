@@ -33,8 +33,8 @@ impl Awaited {
         &self.name
     }
 
-    /// Returns the wait for the trace record of a request. Its duration is the whole time of the
-    /// request in the stage `others`.
+    /// Returns the wait for the trace record of a request. The duration of the wait is the whole
+    /// time of the request in the stage `others`.
     pub(super) fn calls(&self, completed: &Completed) -> TracedCalls {
         let wait = TracedWait {
             group: self.group.raw(),

@@ -1,7 +1,7 @@
 //! Inline bytes: the first bytes of a file, if its stripe pattern places them in metadata
 //! (docs/design/0009-first-bytes-in-metadata.md). This module reads, writes, truncates and removes
-//! them. The module `tx::start_numbers` checks whether acknowledged inline writes have survived a
-//! power loss.
+//! inline bytes. The module `tx::start_numbers` checks whether acknowledged inline writes have
+//! survived a power loss.
 //!
 //! Each record stores a part of [`INLINE_PART_BYTES`], so that a write logs only the parts that it
 //! changes. Earlier releases stored all inline bytes of a file in the record of part 0. The target
@@ -231,8 +231,8 @@ impl<E: Engine> Context<'_, E> {
         Ok(())
     }
 
-    /// Removes the stored inline bytes of a file. This transaction must not have written any of
-    /// them.
+    /// Removes the stored inline bytes of a file. This transaction must not have written any inline
+    /// bytes of the file.
     pub(crate) fn remove_inline(&mut self, record: &InodeRecord) -> Result<()> {
         for key in self.stored_inline(record)? {
             self.delete_raw(key);

@@ -73,10 +73,10 @@ impl<E: Engine> Context<'_, E> {
         self.put_inode(record);
     }
 
-    /// Sets the modification time and the change time to now. This replaces even a later
-    /// modification time, which a program may have set: a client's kernel drops the cached pages of
-    /// a file only when the modification time differs. The change time, which only metadata sets,
-    /// never goes back, and two changes never have the same change time.
+    /// Sets the modification time and the change time to now. Replaces even a later modification
+    /// time, which a program may have set: a client's kernel drops the cached pages of a file only
+    /// when the modification time differs. The change time, which only metadata sets, never goes
+    /// back, and two changes never have the same change time.
     pub(crate) fn touch_modified(&self, attributes: &mut Attributes) {
         self.touch_changed(attributes);
         attributes.modified = attributes.changed;

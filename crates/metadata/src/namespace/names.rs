@@ -93,8 +93,8 @@ impl<E: Engine> Context<'_, E> {
 
     /// Removes the entry at a cursor. If later entries have the same hash, the last of them moves
     /// to this cursor, so that the ordinals have no gaps. A client that has listed the directory up
-    /// to a cursor between the two positions may miss the moved entry. This can only happen after a
-    /// 55-bit hash collision within one directory.
+    /// to a cursor between the two positions may miss the moved entry. A client can miss an entry
+    /// only after a 55-bit hash collision within one directory.
     pub(crate) fn remove_dentry(&mut self, directory: InodeId, cursor: u64) -> Result<(), Stop> {
         let first = cursor / ORDINALS * ORDINALS;
         let mut last = None;

@@ -49,7 +49,8 @@ impl<E: Engine> Context<'_, E> {
         }
         // If this session already has the file open, notify this session too. As soon as other
         // sessions get replies, this session must no longer assume that its earlier open is the
-        // only one. The reply to this request may arrive later than those replies.
+        // only one. The reply to this request may arrive later than the replies to the other
+        // sessions.
         let holders = holders.to_vec();
         let number = self.next_number()?;
         if self.shared.sharing.notify(inode, &holders, number) {
@@ -61,8 +62,8 @@ impl<E: Engine> Context<'_, E> {
     }
 
     /// Makes a file shared before a `SetAttributes` request of another session changes its size.
-    /// Otherwise, a client that is the only one with the file open for writing would append at a
-    /// wrong offset, the file size in its cache. Returns [`Stop::Held`] until that client has
+    /// Without this step, the only client with the file open for writing would append at a wrong
+    /// offset, which is the file size in its cache. Returns [`Stop::Held`] until that client has
     /// acknowledged that the file is shared.
     pub(crate) fn share_with_writers(&mut self, inode: InodeId) -> Result<(), Stop> {
         if self.opens(inode)?.writers > 0 {
@@ -87,8 +88,8 @@ impl<E: Engine> Context<'_, E> {
     }
 
     /// Counts the first open of a file that this transaction creates. Reads nothing, because the
-    /// store has no counts of this inode: only the replay of a creation uses an id again, and the
-    /// power loss has reverted the counts too.
+    /// store has no counts of this inode. Only the replay of a creation uses an inode id again, and
+    /// the power loss has reverted the counts too.
     pub(crate) fn count_first_open(&mut self, inode: InodeId, mode: OpenMode) -> Result<(), Stop> {
         let session = self.session()?;
         for key in [Key::SessionOpen(session, inode), Key::Opens(inode)] {

@@ -1,6 +1,6 @@
-//! The table of truncations that are not durable at storage yet, by file. It is a copy of the
-//! `Truncation` records in the store. The target loads the table at its start, and updates it when
-//! a transaction writes such a record ([`TruncationTable::on_write`]).
+//! The table of truncations that are not durable at storage yet, by file. The table is a copy of
+//! the `Truncation` records in the store. The target loads the table at its start, and updates it
+//! when a transaction writes a `Truncation` record ([`TruncationTable::on_write`]).
 //!
 //! The module `background::truncations` sends the requests to storage.
 
@@ -20,8 +20,8 @@ pub(crate) struct Truncation {
     pub(crate) awaited: Option<GroupId>,
     /// Whether the storage hosts of all chunk files in `record` may have lost the applied
     /// truncation, and a writer had the file open at the last sync. In the other chunk files of the
-    /// file, the truncation is durable. `false` if this is not known, as after a start of the
-    /// target.
+    /// file, the truncation is durable. `false` if the target does not know of a loss, as after a
+    /// start of the target.
     pub(crate) is_lost: bool,
 }
 

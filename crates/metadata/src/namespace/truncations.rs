@@ -4,13 +4,13 @@
 //! design.
 //!
 //! This module owns the change of the inode, and decides which requests wait for a pending
-//! truncation. It does not own the requests to storage (`background::truncations`) or the replies
-//! that wait (`target::truncations`).
+//! truncation. The module does not own the requests to storage (`background::truncations`) or the
+//! replies that wait (`target::truncations`).
 //!
 //! # Invariants
 //! - While a truncation is pending, no request makes the file longer, and no client that may write
-//!   gets the new truncate generation in a reply. Otherwise the client could write bytes that
-//!   storage then removes.
+//!   gets the new truncate generation in a reply. With the new generation, the client could write
+//!   bytes that storage then removes.
 //! - A newer truncation includes the chunk files of the work item that it replaces.
 //!
 //! The invariants relate the target to its clients, so no function here can check them.
@@ -192,7 +192,7 @@ fn set_size<E: Engine>(
 impl<E: Engine> Context<'_, E> {
     /// Gives a file a new truncate generation. No acknowledged truncation of the file has this
     /// generation, not even one that a power loss has reverted. A client may still report writes in
-    /// the generation of such a truncation.
+    /// the generation of a reverted truncation.
     fn raise_truncate_generation(&self, attributes: &mut Attributes) {
         let last = attributes.truncate_generation;
         attributes.truncate_generation = self.shared.starts.next_truncate_generation(last);
@@ -241,9 +241,9 @@ impl<E: Engine> Context<'_, E> {
 
     /// Ends a truncation after storage has synced its chunk files. `lost` contains the component
     /// and the index of each chunk file whose storage host may have lost power between the
-    /// truncation and the sync. If no writer has the file open, these chunk files are truncated
-    /// again. Otherwise, a size recovery of the file must not measure these chunk files, because
-    /// they may have old bytes beyond the end.
+    /// truncation and the sync. If no writer has the file open, storage truncates these chunk files
+    /// again. If a writer has the file open, a size recovery must not measure these chunk files,
+    /// because they may have old bytes beyond the end.
     pub(crate) fn settle_truncation(
         &mut self,
         inode: InodeId,
@@ -265,8 +265,8 @@ impl<E: Engine> Context<'_, E> {
         };
         if self.opens(inode)?.writers > 0 {
             // In the other chunk files, the truncation is durable. Remove these chunk files from
-            // the work item. Otherwise, after a restart of the target, a later power loss of their
-            // hosts would count as a loss of the truncation.
+            // the work item. If they stayed in it, a later power loss of their hosts would count as
+            // a loss of the truncation after a restart of the target.
             if item.chunk_files.len() < before {
                 self.put(&Key::Truncation(inode), &item);
             }
@@ -329,9 +329,9 @@ enum Patience {
     /// The operation waits, or fails if storage has refused the truncation.
     WaitsOrFails,
     /// The operation waits. If storage has refused the truncation, the operation runs, unless its
-    /// session has the file open. Its reply then contains the new size and generation. No client
-    /// can write with this generation, because opens of the file fail until the truncation has
-    /// ended.
+    /// session has the file open. The reply to the operation contains the new size and generation.
+    /// No client can write with this generation, because opens of the file fail until the
+    /// truncation has ended.
     WaitsOrShows,
     /// The operation waits, or replaces the truncation if storage has refused it.
     Replaces,

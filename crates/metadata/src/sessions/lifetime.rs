@@ -51,9 +51,9 @@ impl<E: Engine> MetadataTarget<E> {
     }
 
     /// Restarts all leases, and the patience of the replay window, if the target's process or host
-    /// was stopped for more than a quarter of a lease. Otherwise sessions would end although their
-    /// clients have sent renewals, which the target has not read yet. Shorter pauses do not matter,
-    /// since clients renew several times per lease.
+    /// was stopped for more than a quarter of a lease. Without a restart of the leases, sessions
+    /// would end although their clients have sent renewals, which the target has not read yet.
+    /// Shorter pauses do not matter, since clients renew several times per lease.
     pub(crate) fn restart_leases_after_pause(&mut self, now: Duration) {
         // The subtraction saturates, because the first batch may have the same time as the start.
         let pause = now.saturating_sub(self.shared.now);

@@ -7,11 +7,11 @@
 //!
 //! # Invariants
 //! - While the replay window is open, the target executes no request of clients except lost
-//!   changes, and prepares no steps of other targets. It also refuses requests that read the
-//!   namespace, so no program and no storage target sees the state without the lost changes.
+//!   changes, and prepares no steps of other targets. The target also refuses requests that read
+//!   the namespace, so no program and no storage target sees the state without the lost changes.
 //! - After the target has refused or dropped a replayed change, it replays no change that removes
-//!   or replaces a name. Such a change could remove the last name of a file, because the refused
-//!   change would have added another name.
+//!   or replaces a name. The replay of a removal could remove the last name of a file, because the
+//!   refused change would have added another name.
 //! - Only sessions that were opened before the start take part in the replay. After a session has
 //!   ended its replay, it cannot take part again until the next start.
 //!

@@ -247,7 +247,7 @@ mod tests {
         assert_eq!(window.turn(), Some(20));
         window.announce(session(1), (1, 1), 10, later);
         assert_eq!(window.turn(), Some(20), "a dropped session takes no part any more");
-        // The change of the last session hangs too.
+        // The change of the last session does not end either.
         let dropped = window.drop_stalled(later + LEASE * 2, LEASE);
         let expected = Dropped { sessions: vec![session(2)], operations: vec![20] };
         assert_eq!(dropped, expected);

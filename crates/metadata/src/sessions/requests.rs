@@ -9,10 +9,10 @@
 //! The replies in the slots of an ended session stay in the store for some time. So a client that
 //! has lost its session can ask for the outcome of its last requests (`outcome`).
 //!
-//! A request that was delayed on an abandoned connection never runs after its retry: the slot then
-//! has the same or a higher sequence number, so the target recognizes the delayed request. If a
-//! newer request arrives in the slot while an older request waits, the target drops the older
-//! request.
+//! A request that was delayed on an abandoned connection never runs after its retry. After the
+//! retry, the slot has the same or a higher sequence number, so the target recognises the delayed
+//! request. If a newer request arrives in the slot while an older request waits, the target drops
+//! the older request.
 
 use crate::engine::Engine;
 use crate::handlers;
@@ -133,8 +133,9 @@ impl<E: Engine> MetadataTarget<E> {
         if line.modifies || properties::has(header.message, Property::NeedsSession) {
             self.sessions.check(header)?;
         }
-        // A sync of a client also names a start. Otherwise its reply would confirm all earlier
-        // changes as durable before the client has found out which of these changes are lost.
+        // A sync of a client also names a start. Without the start, the reply to a sync would
+        // confirm all earlier changes as durable before the client has found out which of these
+        // changes are lost.
         let is_sync = header.is_durable() && header.start() != 0;
         if line.modifies || header.message == EndReplay::ID || is_sync {
             self.check_start(header)?;

@@ -85,8 +85,8 @@ pub(crate) struct SilentClients {
     /// Clients with an expired session. Management must remove them.
     pub(crate) expired: BTreeSet<NodeId>,
     /// Clients that may be silent because the network of this target has failed. Management removes
-    /// such a client only if it does not receive its heartbeats either. Until then the session of
-    /// the client stays valid.
+    /// such a client only if management does not receive the client's heartbeats either. Until then
+    /// the session of the client stays valid.
     pub(crate) doubtful: BTreeSet<NodeId>,
 }
 

@@ -1,6 +1,6 @@
 //! The requests `WaitNotifications` (a poll) and `AcknowledgeNotifications`, and the replies to
-//! parked polls. Neither request uses a slot or becomes an operation, because a client must receive
-//! notifications even while all its slots have a request in progress.
+//! parked polls. Polls and acknowledgements use no slot and do not become operations, because a
+//! client must receive notifications even while all its slots have a request in progress.
 
 use crate::engine::Engine;
 use crate::sharing::table::PollReply;
@@ -79,8 +79,8 @@ impl<E: Engine> MetadataTarget<E> {
         }
     }
 
-    /// Returns the sessions that have the file open, if the file is shared. Otherwise returns no
-    /// session. Only checks of invariants use it.
+    /// Returns the sessions that have the file open, if the file is shared. Returns no session for
+    /// a file that is not shared. Only checks of invariants use it.
     pub fn holders_of_shared(&self, inode: InodeId) -> Vec<SessionId> {
         let holders = self.shared.sharing.holders(inode);
         let opens = self.table.get(&Key::Opens(inode).to_bytes()).ok().flatten();

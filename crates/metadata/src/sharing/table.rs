@@ -23,11 +23,11 @@
 //! file, or when the session ends.
 //!
 //! # Invariants
-//! - Each session that has a shared file open has learned that the file is shared: from the reply
-//!   to its open, or from a notification that the session has acknowledged. Held by the checker
+//! - Each session that has a shared file open was informed that the file is shared: by the reply to
+//!   its open, or by a notification that the session has acknowledged. Held by the checker
 //!   `check_sharing` of the simulator.
-//! - A notification awaits only sessions that have the file open. It is complete when each of these
-//!   sessions has acknowledged it or has closed the file.
+//! - A notification awaits only sessions that have the file open. A notification is complete when
+//!   each of these sessions has acknowledged it or has closed the file.
 //! - `pending` has exactly the notifications that `notifications` awaits, by session.
 //! - Each poll has one entry in `due`.
 
@@ -215,8 +215,9 @@ impl Sharing {
 
     // ---- polls
 
-    /// Parks a session's poll. Its reply will have the notifications whose numbers are not in
-    /// `received`. If an earlier poll of the session was parked, returns an empty reply to it.
+    /// Parks a session's poll. The reply to the poll will have the notifications whose numbers are
+    /// not in `received`. If an earlier poll of the session was parked, returns an empty reply to
+    /// it.
     pub(crate) fn poll(
         &mut self,
         connection: ConnectionId,

@@ -1,6 +1,6 @@
 //! Deadlock cycles among waiters for POSIX locks. The target searches for cycles among its own
-//! waiters. It also lists its waiters with the owners that block them, so that clients can search
-//! for cycles across targets.
+//! waiters. The target also lists its waiters with the owners that block them, so that clients can
+//! search for cycles across targets.
 
 use super::FileLocks;
 use crate::limits::MAX_DEADLOCK_STEPS;

@@ -164,7 +164,8 @@ fn a_waiter_that_polls_again_keeps_its_queue_position() {
     assert_eq!((locks.wait_count(), locks.files.len()), (0, 0));
 }
 
-/// Returns the number of readers that get a lock immediately. Their owner ids begin at `from`.
+/// Returns the number of readers that get a lock immediately. The owner ids of the readers begin at
+/// `from`.
 fn readers(locks: &mut FileLocks, from: u64, now: Duration) -> u32 {
     let shared = |owner| request(FILE, owner, Some(LockMode::Shared), 0..10);
     (from..from + 1000).take_while(|owner| set_at(now, locks, &shared(*owner), 0)).count() as u32
@@ -178,7 +179,7 @@ fn readers_overtake_a_writer_a_limited_number_of_times() {
     assert_eq!(woken(&mut locks, NOW), []);
     assert_eq!(readers(&mut locks, 10, NOW), MAX_OVERTAKEN);
     assert!(lock(&mut locks, 3, LockMode::Shared, 10..20), "no other file has waiters");
-    // The writer's first barrier has ended. Its next barrier is twice as long.
+    // The writer's first barrier has ended. The next barrier of the writer is twice as long.
     let later = NOW + BARRIER;
     assert_eq!(woken(&mut locks, later), []);
     assert_eq!(readers(&mut locks, 1000, later), MAX_OVERTAKEN);
@@ -204,8 +205,8 @@ fn barriers_of_an_overtaken_waiter_last_at_most_ten_minutes() {
 }
 
 /// A waiting writer must not block readers forever. The writer may wait for a process that itself
-/// waits for locks of these readers, so this would be a deadlock. On a single host, the kernel
-/// never lets a waiting writer block readers.
+/// waits for locks of these readers, so blocked readers would cause a deadlock. On a single host,
+/// the kernel never lets a waiting writer block readers.
 #[test]
 fn blocked_readers_are_woken_when_the_barrier_ends() {
     let mut locks = FileLocks::default();
@@ -363,7 +364,7 @@ fn only_files_with_expired_waits_are_examined() {
 fn lock_wait_with_a_reused_number_replaces_the_earlier_wait() {
     let mut locks = FileLocks::default();
     assert!(lock(&mut locks, 1, LockMode::Exclusive, 0..10));
-    // Both owners belong to one session.
+    // Owners 2 and 4 belong to one session.
     for owner in [2, 4] {
         let claim = claim(owner, LockMode::Exclusive, 0..10);
         locks.wait(FILE, claim, 9, (owner, Header::default(), NOW));
