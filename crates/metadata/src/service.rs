@@ -3,8 +3,8 @@
 //!
 //! Each connection adds its requests to the inbox of the target (`inbox`). When no other future can
 //! run, the thread passes a batch of events to the state machine, and performs the returned actions
-//! in order. Then the thread waits for the next event, such as a request, the end of a sync, a
-//! reply of another group, or a timer.
+//! in order. After the actions, the thread waits for the next event, such as a request, the end of
+//! a sync, a reply of another group, or a timer.
 
 mod calls;
 mod copying;
@@ -83,7 +83,8 @@ pub fn initialise(settings: &MetadataSettings, token: Option<JoinToken>) -> Resu
 /// caller must not have started other threads.
 ///
 /// # Errors
-/// - An error if the service cannot start. Its text contains a hint on how to fix the cause.
+/// - An error if the service cannot start. The text of the error contains a hint on how to fix the
+///   cause.
 /// - `DeviceFailed` if a device fails later.
 pub fn run(settings: &MetadataSettings) -> Result<()> {
     let policy = SyncPolicy::from(settings.metadata.sync);
@@ -338,9 +339,9 @@ impl Shell {
     }
 
     /// Performs the actions of a batch in order. `may_reply` returns whether the target may send
-    /// replies at a given time. The check comes after the actions before the replies, which may
-    /// take long on a slow disk. Returns the replies that the target must not send now. Always
-    /// sends replies about the status of the group.
+    /// replies at a given time. This function calls `may_reply` after the actions before the
+    /// replies, because these actions may take long on a slow disk. Returns the replies that the
+    /// target must not send now. Always sends replies about the status of the group.
     fn carry_out(
         self: &Rc<Self>,
         actions: Vec<Action>,

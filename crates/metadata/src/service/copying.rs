@@ -3,9 +3,10 @@
 //!
 //! # Crash rule
 //! The member mark states whether store and log are complete (`skep_store::page_cache`). The target
-//! first marks both as discarded, then removes them, then marks the store as incomplete. It marks
-//! the store as complete only when it has synced the whole copy. So after a crash at any moment,
-//! the next start either removes store and log, or continues the copy, or finds a complete store.
+//! first marks both as discarded, then removes them, then marks the store as incomplete. The target
+//! marks the store as complete only when it has synced the whole copy. So after a crash at any
+//! moment, the next start either removes store and log, or continues the copy, or finds a complete
+//! store.
 //!
 //! # When a store may be removed
 //! Only a member that does not serve removes its store, and only in two cases. Either the primary
@@ -31,8 +32,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 /// Removes the store and the log of a target if they are marked as discarded or belong to a group
-/// that the target has left. Then returns whether the store is an incomplete copy. This call
-/// blocks.
+/// that the target has left. After the removal, returns whether the store is an incomplete copy.
+/// This call blocks the calling thread.
 ///
 /// # Errors
 /// - `Configuration` if the target serves a group, but its data belong to another group.

@@ -1,8 +1,8 @@
 //! The end of a primary that is deposed while its disk hangs.
 //!
-//! The thread of such a target cannot end before the disk works again, so the node cannot open the
-//! target again before that time. So the thread first replies to the new primary without the disk.
-//! With these replies, the new primary no longer waits for the lease, and has this member dropped
+//! The thread of a target cannot end while the disk hangs, so the node cannot open the target again
+//! before the disk works. So the thread first replies to the new primary without the disk. With
+//! these replies, the new primary no longer waits for the lease, and has this member dropped
 //! ([`crate::shipping::former_primary`]). If the disk does not hang, the target is opened again as
 //! after each change of its role, and releases its lease then.
 //!

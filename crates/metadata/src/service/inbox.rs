@@ -1,10 +1,10 @@
 //! The events that wait for the thread of a metadata target.
 //!
 //! While at most [`MAX_BATCH`] requests of clients wait, the thread takes all events in the order
-//! of their arrival. It sends the replies of a batch together, so the order within a batch hardly
-//! matters. Further requests of clients wait in a fair queue, in which the clients take turns
-//! (docs/design/0027-fair-queues.md). So a client with many requests in flight delays a request of
-//! another client only by one or two batches.
+//! of their arrival. The thread sends the replies of a batch together, so the order within a batch
+//! hardly matters. Further requests of clients wait in a fair queue, in which the clients take
+//! turns (docs/design/0027-fair-queues.md). So a client with many requests in flight delays a
+//! request of another client only by one or two batches.
 //!
 //! # Invariants
 //! - The target handles the requests of one client in the order in which they were added.

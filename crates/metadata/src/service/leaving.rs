@@ -12,15 +12,15 @@
 //! primary would become the only serving member.
 //!
 //! # A previous primary
-//! A primary that stops first hands its group over ([`super::primary_stop`]). Its service then
-//! opens the target once more as a backup member. Until this member acknowledges a request, the new
-//! primary waits for the lease of the previous primary before it replies to clients
-//! ([`crate::shipping::succession`]). So before a backup member stops, it waits until its process
-//! has acknowledged a request of the primary.
+//! A primary that stops first hands its group over ([`super::primary_stop`]). After the hand-over,
+//! its service opens the target once more as a backup member. Until this member acknowledges a
+//! request, the new primary waits for the lease of the previous primary before it replies to
+//! clients ([`crate::shipping::succession`]). So before a backup member stops, it waits until its
+//! process has acknowledged a request of the primary.
 //!
 //! # Invariants
-//! - After the first refusal, the member confirms no record in this process. Otherwise the primary
-//!   could count the member again before the process ends.
+//! - After the first refusal, the member confirms no record in this process. After a further
+//!   confirmation, the primary could count the member again before the process ends.
 //! - The member waits at most [`RELEASE_LIMIT`] for a request to acknowledge, and then at most
 //!   [`LEAVE_LIMIT`] for the cluster map.
 //!

@@ -28,9 +28,9 @@ pub(super) struct Contents {
     pub(super) records: Vec<Record>,
     /// Epoch of the last log record.
     pub(super) epoch: Epoch,
-    /// LSN and epoch of a record that the log may lack: the last record in the store when a copy of
-    /// the store or the role of a backup member ended. Epoch zero means that the epoch is not
-    /// known.
+    /// LSN and epoch of a record that the log may lack: the last record in the store at the end of
+    /// a copy of the store, or of the role of a backup member. Epoch zero means that the epoch is
+    /// not known.
     pub(super) previous: (Lsn, Epoch),
     /// The last synced log record. `None` means that all records are synced.
     pub(super) synced: Option<Lsn>,
@@ -70,9 +70,9 @@ pub(super) fn start_of(
 /// `promise_bound` is the bound of promises in the member mark of the target.
 ///
 /// An earlier process of this target may have acknowledged a request of the previous primary, whose
-/// lease may not have ended yet. This holds even if the group has no other member any more, because
-/// the previous primary may not have received the map that removed it from the group. The bound is
-/// zero if the earlier process has already waited.
+/// lease may not have ended yet. The lease matters even if the group has no other member any more,
+/// because the previous primary may not have received the map that removed it from the group. The
+/// bound is zero if the earlier process has already waited.
 pub(super) fn succession_at_start(
     membership: &Membership,
     promise_bound: Duration,
@@ -122,7 +122,7 @@ pub(super) fn open_whole(
 ///   target that has always served alone. No member leads in this epoch.
 ///
 /// A member of a new group of three is marked too, if its first start follows the drop of another
-/// member. It has no changes to lose, and it gets the changes of the primary.
+/// member. This member has no changes to lose, and it receives the changes of the primary.
 ///
 /// # Errors
 /// Errors of the file system, which name the path.

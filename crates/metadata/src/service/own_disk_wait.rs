@@ -2,8 +2,8 @@
 //! members. The health of the target reports a long wait.
 //!
 //! After a request to drop a member, replies wait for the syncs of the primary until the epoch of
-//! the group changes. Management normally carries out such a request within some milliseconds, so
-//! the health reports the wait only after [`UNDECIDED_DROP`].
+//! the group changes. Management normally carries out a request to drop a member within some
+//! milliseconds, so the health reports the wait only after [`UNDECIDED_DROP`].
 
 use crate::limits::UNDECIDED_DROP;
 use skep_types::map::{Condition, KnownReason, TargetHealth};

@@ -14,9 +14,9 @@
 //! If all services of a cluster stop, no member should take over. So the primary waits for
 //! [`SETTLE`] after the beginning of its own stop, and then sends each member a request. The
 //! primary hands the group over only to a member that confirms the whole log in reply to this or a
-//! later request. A backup member that stops refuses such a request. A previous primary that stops
-//! confirms only requests without the id of its process, and such a confirmation does not count. So
-//! two stopping members never hand a group back and forth.
+//! later request. A backup member that stops refuses the primary's request. A previous primary that
+//! stops confirms only requests without the id of its process, and a confirmation of a request
+//! without this id does not count. So two stopping members never hand a group back and forth.
 //!
 //! # Invariants
 //! - The primary serves until it gets the map with another primary, or until [`STOP_LIMIT`].
@@ -37,8 +37,8 @@ use skep_types::group_change::{GroupChange, MemberChange};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// Maximum time for which a primary that stops waits until another member is the primary. It is
-/// long enough for an election among the management members. Meanwhile the primary serves, so
+/// Maximum time for which a primary that stops waits until another member is the primary. This time
+/// is long enough for an election among the management members. Meanwhile the primary serves, so
 /// programs do not notice the wait.
 const STOP_LIMIT: Duration = Duration::from_secs(2);
 /// Time after which the primary asks whether the other members stop too. A service manager and

@@ -65,8 +65,9 @@ impl RestoredMarks {
         Ok(())
     }
 
-    /// Removes the mark `restored` of a member that has all records of its group. Such a member
-    /// needs to skip no numbers, because the records contain the number reservations of the group.
+    /// Removes the mark `restored` of a member that has all records of its group. A member with all
+    /// records needs to skip no numbers, because the records contain the number reservations of the
+    /// group.
     ///
     /// # Errors
     /// Errors of the file system, which name the path.

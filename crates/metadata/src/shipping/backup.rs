@@ -13,17 +13,19 @@
 //!
 //! # Comparison
 //! When a new epoch begins, an earlier primary may have shipped records that the new primary does
-//! not have. Such records are in the log of the backup member, but not in its store. Up to the
-//! record `matched`, the log equals the primary's log: in this epoch, the backup member has
-//! compared these records or has received them. It reports only these records as *appended*. If
-//! both logs have a record with the same LSN and epoch, all earlier records are equal too, because
-//! a single primary creates all records of an epoch (the log matching property of Raft).
+//! not have. Records of an earlier primary are in the log of the backup member, but not in its
+//! store. Up to the record `matched`, the log equals the primary's log: in this epoch, the backup
+//! member has compared these records or has received them. The backup member reports only records
+//! up to `matched` as *appended*. If both logs have a record with the same LSN and epoch, all
+//! earlier records are equal too, because a single primary creates all records of an epoch (the log
+//! matching property of Raft).
 //!
 //! # Invariants
 //! - `stored` <= `matched` <= last record. The store has the changes of safe records that this
 //!   member has synced.
-//! - The backup member removes only records after `matched`, and only while no sync is running.
-//!   Otherwise the end of the sync would mark new records with the same LSNs as synced.
+//! - The backup member removes only records after `matched`, and only while no sync is running. If
+//!   it removed records during a sync, the end of the sync would mark new records with the same
+//!   LSNs as synced.
 //! - `synced` is the member's own progress, never the primary's.
 //!
 //! # Late requests to take over
@@ -63,7 +65,8 @@ use std::time::Duration;
 pub struct Backup<E> {
     engine: E,
     own: OwnGroup,
-    /// Log records that are not yet in the store. They follow the last record in the store.
+    /// Log records that are not yet in the store. The first of these records follows the last
+    /// record in the store.
     records: RecordWindow,
     /// The last record that is known to equal the primary's record of the same LSN. The member has
     /// compared or received this record in this epoch.

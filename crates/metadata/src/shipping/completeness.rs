@@ -8,17 +8,17 @@
 //! member does not take over before it has all records up to this last record. The primary replies
 //! to a change after this record only when the member has the record of the change, so no
 //! acknowledged record is missing. The same rule applies if the group has skipped epochs because
-//! management was restored from a backup. After such a restore, another member may have been the
-//! primary in a skipped epoch.
+//! management was restored from a backup. After a restore of management, another member may have
+//! been the primary in a skipped epoch.
 //!
 //! # Members whose stores diverge
 //! A store has only *safe* records, and no later primary lacks a safe record. An administrator can
 //! break this rule: the primary was restored from a backup that is older than the last changes, and
-//! the other members, which have these changes, were dropped. If such a member comes back, its
-//! store diverges from that of its group. The LSNs of its last records belong to other changes in
-//! the group, and no later record would remove the difference. So the member refuses all requests.
-//! It detects the difference by the primary's last record, or by the epoch of the last record in
-//! its store.
+//! the other members, which have these changes, were dropped. When a dropped member with these
+//! changes returns, its store diverges from the store of its group. The LSNs of its last records
+//! belong to other changes in the group, and no later record would remove the difference. So the
+//! member refuses all requests. The member detects the difference by the primary's last record, or
+//! by the epoch of the last record in its store.
 //!
 //! Does not own the records ([`super::backup`]) or the copy ([`super::copy_receiver`]).
 
@@ -49,7 +49,7 @@ pub(super) struct Completeness {
 }
 
 /// Returns an id for a process that starts at `now` and at the time of day `wall`. The id is the
-/// sum of `now` and `wall`. It differs from the id of every earlier process, also after a boot,
+/// sum of `now` and `wall`. The id differs from the id of every earlier process, also after a boot,
 /// unless the time of day was set back by exactly the elapsed time.
 fn process_number(now: Duration, wall: Timestamp) -> u64 {
     let (seconds, nanoseconds) = (wall.seconds.unsigned_abs(), u64::from(wall.nanoseconds));
@@ -86,9 +86,10 @@ impl Completeness {
     /// last record in the store of the member. In the first request of the epoch to this process,
     /// `last` becomes the goal: the member lacks records until it has all records up to the goal.
     ///
-    /// The primary has sent this request after it had received a reply of this process, so all
-    /// records that were safe at the start of this process are in its log. If the store has a later
-    /// record although the member has followed no request of this epoch, the store diverges.
+    /// The primary has sent this request after it had received a reply of this process. So all
+    /// records that were safe at the start of this process are in the primary's log. If the store
+    /// has a later record although the member has followed no request of this epoch, the store
+    /// diverges.
     pub(super) fn note_request(&mut self, process: u64, last: Lsn, stored: Lsn) {
         if process == self.process && self.goal.is_none() {
             self.goal = Some(last);
@@ -96,9 +97,9 @@ impl Completeness {
         }
     }
 
-    /// Whether a request cannot show whether the store diverges: the last record of the primary is
-    /// earlier than the last record in the store, `stored`, and the request may be an old request.
-    /// The next request contains the id of this process, and can show it.
+    /// Whether a request leaves open whether the store diverges. The last record of the primary is
+    /// then earlier than `stored`, the last record in the store, but the request may be an old
+    /// request. The next request contains the id of this process, and can show it.
     pub(super) fn is_inconclusive(&self, last: Lsn, stored: Lsn) -> bool {
         last < stored && self.goal.is_none() && !self.has_followed
     }

@@ -1,5 +1,5 @@
-//! The role of a member whose store is an incomplete copy of the primary's store. It adds the parts
-//! of the copy that the primary sends, and handles no other requests.
+//! The role of a member whose store is an incomplete copy of the primary's store. The member adds
+//! the parts of the copy that the primary sends, and handles no other requests.
 //!
 //! A pure state machine with the events and actions of [`crate::target::MetadataTarget`]. The store
 //! itself contains the progress of the copy, under [`Key::StoreCopy`]. The member writes the pairs
@@ -65,7 +65,7 @@ struct Checkpoint {
 pub struct CopyReceiver<E> {
     engine: E,
     own: OwnGroup,
-    /// The progress of the copy. It is empty until the first part has arrived.
+    /// The progress of the copy. The progress is empty until the first part has arrived.
     copy: StoreCopyRecord,
     /// Last log record whose changes the copy has. `None` means that no part has arrived.
     applied: Option<Lsn>,
@@ -377,8 +377,8 @@ impl<E: Engine> CopyReceiver<E> {
     }
 
     /// Reports to management that the log of this member is empty, if the map makes this member
-    /// serve. A map makes such a member serve only if management was restored from a backup. The
-    /// group then continues with the members that have records.
+    /// serve. A map makes a member with an incomplete copy serve only if management was restored
+    /// from a backup. The group then continues with the members that have records.
     fn report_loss(&mut self) {
         let after = self.limits.members.lease_times(self.own.map()).take_over_after;
         let is_wanted = self.own.serves() || self.own.is_primary();

@@ -2,12 +2,13 @@
 //! which the primary no longer has.
 //!
 //! The copy consists of parts ([`CopyStore`]). Each part has the next key-value pairs in the order
-//! of their keys. It also has the log records whose changes the primary has written to its store
-//! since the previous part. The member applies these records to the keys that it has. So up to the
-//! last copied key, the member's store equals the primary's store after one record, and the primary
-//! needs no snapshot of its store. Only one part is in flight at a time, and this part continues
-//! the copy from the state in the member's last reply. So after a restart, a change of the primary,
-//! or a lost, repeated or late message, the primary only asks the member for the state of its copy.
+//! of their keys. Each part also has the log records whose changes the primary has written to its
+//! store since the previous part. The member applies these records to the keys that it has. So up
+//! to the last copied key, the member's store equals the primary's store after one record, and the
+//! primary needs no snapshot of its store. Only one part is in flight at a time, and this part
+//! continues the copy from the state in the member's last reply. So after a restart, a change of
+//! the primary, or a lost, repeated or late message, the primary only asks the member for the state
+//! of its copy.
 //!
 //! Owns the choice of the next request and the rate of the copy. Does not own the store, which the
 //! caller reads ([`CopySender::wanted`], [`CopySender::put`]), or the member's side
@@ -69,7 +70,7 @@ pub(super) struct CopySender {
     ready: Option<CopyStore>,
     under_way: Option<UnderWay>,
     paused_until: Duration,
-    /// Time from which the next part may have pairs. It limits the rate of the copy: see
+    /// Time from which the next part may have pairs. This time limits the rate of the copy: see
     /// [`Self::put`] and [`Self::on_reply`].
     pairs_from: Duration,
     /// Time of the first report, and the number of bytes that the copy had at that time. The
@@ -81,7 +82,7 @@ pub(super) struct CopySender {
     /// log has failed for lack of a record, so the first record is unknown.
     log_begins: Option<Lsn>,
     /// Whether the member's copy differs from the parts that the primary has sent, according to a
-    /// reply. Then the copy must begin again.
+    /// reply. If so, the copy must begin again.
     has_failed: bool,
 }
 
@@ -118,7 +119,7 @@ impl CopySender {
         }
         let position = self.position.as_ref().filter(|it| it.is_copying && !it.is_whole)?;
         // The primary must still have the records after the part in memory. The store of the member
-        // must not go back to an older state.
+        // must not revert to an older state.
         if stored < window.before() || self.must_begin(window) || stored < position.applied {
             return None;
         }
@@ -308,7 +309,7 @@ impl CopySender {
     }
 }
 
-/// Whether the copy has changes that the primary lacks. This is possible only if the primary was
+/// Whether the copy has changes that the primary lacks. A copy is ahead only if the primary was
 /// restored from a backup after it had sent a part of this copy.
 fn is_ahead(position: &StoreCopied, window: &RecordWindow) -> bool {
     position.is_copying && position.applied > window.last()

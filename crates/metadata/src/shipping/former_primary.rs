@@ -6,7 +6,8 @@
 //! new primary would first wait for the end of the lease, and would have the silent member dropped
 //! only then. This module replies to the new primary without the disk:
 //!
-//! - The reply to its first `ShipLog` confirms no record. It releases the lease, and grants none.
+//! - The reply to its first `ShipLog` confirms no record. This reply releases the lease, and grants
+//!   none.
 //! - The reply to each later request is `DeviceFailed`. The new primary then has this member
 //!   dropped immediately.
 //!
@@ -38,7 +39,7 @@ pub struct FormerPrimary {
 
 impl FormerPrimary {
     /// Creates the state of a target whose role as the primary of `group` has ended. `map` is the
-    /// newest cluster map. It may still name this target as the primary.
+    /// newest cluster map. The map may still name this target as the primary.
     pub fn new(group: GroupId, target: TargetId, map: Arc<ClusterMap>) -> Self {
         Self { own: OwnGroup::new(group, target, map, Epoch::default()), released_in: None }
     }

@@ -5,7 +5,7 @@
 //!
 //! # Lease
 //! If there is nothing else to send, the link still returns a request every [`LEASE_RENEWAL`].
-//! Otherwise the primary's lease from the member would end ([`super::standing`]).
+//! Without requests, the primary's lease from the member would end ([`super::standing`]).
 //!
 //! # Members that do not serve
 //! The primary ships records from its memory to an absent member. If the member lacks older
@@ -24,10 +24,11 @@
 //!
 //! # Comparison
 //! The member's log equals the log of the primary up to some record. At the beginning of an epoch,
-//! and after the loss of a message, the primary has not found this record yet. It then sends one
-//! request at a time, until the member confirms that it has the record before the first record of a
-//! request. After that, several requests may be in flight. If the member restarts, the comparison
-//! must be repeated, since the new process does not have the result of the earlier comparison.
+//! and after the loss of a message, the primary has not found this record yet. During the search,
+//! the primary sends one request at a time, until the member confirms that it has the record before
+//! the first record of a request. After that, several requests may be in flight. If the member
+//! restarts, the comparison must be repeated, since the new process does not have the result of the
+//! earlier comparison.
 
 mod copy;
 mod from_disk;

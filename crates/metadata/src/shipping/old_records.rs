@@ -1,8 +1,8 @@
 //! Records that an absent member lacks and that the primary has only in its log on disk.
 //!
-//! The primary reads these records back in pieces. It ships the records of a piece like records in
-//! memory, and then reads the next piece. If the log on disk no longer has the next record, the
-//! member needs a copy of the store.
+//! The primary reads these records back in pieces. The primary ships the records of a piece like
+//! records in memory, and then reads the next piece. If the log on disk no longer has the next
+//! record, the member needs a copy of the store.
 //!
 //! This module does no I/O: the caller reads the log ([`super::LogRead`]). Does not own the
 //! requests to the member ([`super::member_link`]).

@@ -5,7 +5,8 @@
 //! A process can end before it has stored its newest cluster map, and then starts with an older
 //! map. If the log has a record of a higher epoch than this map, the member may have served in the
 //! higher epoch under another primary. So the member refuses all requests until a map of the higher
-//! epoch arrives. Otherwise the primary of the older map could replace acknowledged records.
+//! epoch arrives. Without this rule, the primary of the older map could replace acknowledged
+//! records.
 //!
 //! Does not own the records ([`super::backup`]).
 

@@ -30,7 +30,7 @@ pub(super) fn record_bytes(record: &Record) -> usize {
 }
 
 impl RecordWindow {
-    /// Creates an empty window. Its first record will follow the record `before`.
+    /// Creates an empty window. The first record of the window will follow the record `before`.
     pub(crate) fn after(before: Lsn) -> Self {
         Self { before, ..Self::default() }
     }
@@ -67,8 +67,8 @@ impl RecordWindow {
         self.before
     }
 
-    /// Sets the epoch of the record `lsn`, if this record directly precedes the window. Otherwise
-    /// does nothing, because the window may have removed further records since the caller read
+    /// Sets the epoch of the record `lsn`, if this record directly precedes the window. Ignores any
+    /// other record, because the window may have removed further records since the caller read
     /// `lsn`.
     pub(crate) fn set_epoch_of(&mut self, lsn: Lsn, epoch: Epoch) {
         if lsn == self.before {

@@ -2,12 +2,12 @@
 //! decides which request each other member gets next.
 //!
 //! The module `target::gates` owns the replies that wait for the members. The caller must append
-//! the records to its own log before it sends the requests. Otherwise a primary that is killed and
-//! restarted in the same epoch could lack a record that it has shipped.
+//! the records to its own log before it sends the requests. In the opposite order, a primary that
+//! is killed and restarted in the same epoch could lack a record that it has shipped.
 //!
 //! # Invariants
 //! - The records in memory end with the last record of the log, and begin after a *safe* record. So
-//!   they include every record that a serving member may lack.
+//!   the records in memory include every record that a serving member may lack.
 //! - The progress of a member belongs to the current epoch. Progress from an earlier epoch is not
 //!   used, because the member may have lost power since then and may have fewer records.
 
@@ -126,8 +126,8 @@ impl Shipper {
         counted.map(|(member, _)| *member).collect()
     }
 
-    /// Whether replies wait for a member that does not serve. Such a member gets only records that
-    /// the primary has synced.
+    /// Whether replies wait for a member that does not serve. A member that does not serve gets
+    /// only records that the primary has synced.
     pub(crate) fn counts_nonserving_member(&self) -> bool {
         self.links.values().any(|link| link.standing.role == LinkRole::Counted)
     }
@@ -221,8 +221,8 @@ impl Shipper {
     }
 
     /// Begins to count the absent members that lack only a few records, and that have not failed
-    /// recently. Returns these members with their progress. From then on, replies wait for them
-    /// too.
+    /// recently. Returns these members with their progress. From then on, replies also wait for
+    /// these members.
     pub(crate) fn begin_to_count(&mut self) -> Vec<(TargetId, Progress)> {
         let (window, now) = (&self.window, self.handled_at);
         let is_ready = |link: &MemberLink| link.standing.may_count(now) && link.is_close_to(window);
@@ -256,12 +256,12 @@ impl Shipper {
     ///   still waits for the leases of earlier primaries does not request this. The member may have
     ///   granted none of these leases. If it took over, no promise would delay its replies.
     /// - Drop a serving member that no longer confirms records, or whose disk hangs.
-    /// - Drop such a counted member, if the primary has requested to mark it as in sync. The drop
-    ///   revokes that request.
+    /// - Drop a counted member that no longer confirms records or whose disk hangs, if the primary
+    ///   has requested to mark it as in sync. The drop revokes that request.
     ///
     /// `synced` is the last record that the primary has synced. The primary asks to drop a member
-    /// only when it has itself synced all records on which a reply may depend, because it may be
-    /// the only serving member afterwards, and its host may lose power.
+    /// only when the primary has itself synced all records on which a reply may depend. After the
+    /// drop, the primary may be the only serving member, and its host may lose power.
     pub(crate) fn changes(
         &mut self,
         needed: Progress,
@@ -381,7 +381,7 @@ impl Shipper {
 
     /// Returns a serving member that has confirmed, in this epoch, a later record than the
     /// primary's last record, and the LSN of the later record. A primary ships only records of its
-    /// own log, so such a primary has lost records.
+    /// own log, so a primary with a shorter log has lost records.
     pub(crate) fn member_ahead(&self) -> Option<(TargetId, Lsn)> {
         self.member_ahead
     }
@@ -433,7 +433,7 @@ impl Shipper {
     pub(crate) fn requests(&mut self, log: &GroupLog, now: Duration) -> Vec<MemberRequest> {
         let mut requests = Vec::new();
         // An operation may wait for the sync of a record that this batch has not completed yet. A
-        // request cannot ask for the sync of such a record.
+        // request cannot ask for the sync of an incomplete record.
         let sync_wanted = log.sync_wanted.min(self.window.last());
         let log = &GroupLog { sync_wanted, wait_ms: self.succession.wait_ms(now), ..*log };
         for (member, link) in &mut self.links {

@@ -12,13 +12,13 @@
 //! of the lease ([`super::silence`]).
 //!
 //! # A disk that hangs
-//! A member whose disk completes no sync may still append records and acknowledge requests. Then
-//! *safe* does not rise, and all durable replies of the group wait. So such a member counts as
-//! failing too. The primary compares the member with itself: it measures only while it has itself
-//! synced a record that the member has appended and not synced. So a disk that is slow for all
-//! members does not let the primary drop one of them. A stopped member does not count as hanging,
-//! since it acknowledges nothing. A member may also report that its disk hangs: it replies
-//! `DeviceFailed`.
+//! A member whose disk completes no sync may still append records and acknowledge requests. While a
+//! member with a hanging disk serves, *safe* does not rise, and all durable replies of the group
+//! wait. So a member with a hanging disk counts as failing too. The primary compares the member
+//! with itself: it measures only while it has itself synced a record that the member has appended
+//! and not synced. So a disk that is slow for all members does not let the primary drop one of
+//! them. A stopped member does not count as hanging, since it acknowledges nothing. A member may
+//! also report that its disk hangs: it replies `DeviceFailed`.
 
 use super::flap_damping::FlapDamping;
 use crate::limits::{ABSENT_PAUSE, MEMBER_PAUSE, SYNC_PATIENCE, UNDECIDED_DROP};
@@ -201,8 +201,8 @@ impl Standing {
     }
 
     /// Whether the member has confirmed the whole log after a request that the primary sent at the
-    /// time `since` or later, has not replied since then that its service stops, and has a disk
-    /// that does not hang.
+    /// time `since` or later. The member must not have replied since then that its service stops,
+    /// and its disk must not hang.
     pub(super) fn is_complete_since(&self, since: Duration) -> bool {
         let is_fit = !self.stops && !self.has_hanging_disk();
         is_fit && self.complete_at.is_some_and(|sent| sent >= since)

@@ -7,8 +7,8 @@
 //!
 //! # Leases that this member has not granted
 //! A member that began to serve after an earlier primary was disconnected has promised nothing to
-//! that primary. Such a member serves only after the leases of all earlier primaries have ended:
-//! the primary that it follows asks management to mark it as in sync only when its own wait has
+//! that primary. A member begins to serve only after the leases of all earlier primaries have
+//! ended. Its primary asks management to mark it as in sync only after the primary's own wait has
 //! ended ([`super::shipper`]).
 //!
 //! The first rule does not hold for a primary of an earlier version, and after a restore of
@@ -99,9 +99,10 @@ impl Succession {
         Self { answers_from: at, former: None }
     }
 
-    /// Creates the state of a member that becomes the primary in the group epoch `epoch`. Its
-    /// promises end at `promised_until`, and `term` is the term of the last request that it has
-    /// received. The wait is at least as long as the remaining wait of the primary of `term`.
+    /// Creates the state of a member that becomes the primary in the group epoch `epoch`. The
+    /// promises of the member end at `promised_until`, and `term` is the term of the last request
+    /// that the member has received. The wait is at least as long as the remaining wait of the
+    /// primary of `term`.
     pub(super) fn of_backup(
         promised_until: Duration,
         term: Option<ReceivedTerm>,

@@ -1,7 +1,7 @@
 //! The copy of the store to one member, as a part of the primary's link to the member.
 //!
 //! [`crate::shipping::copy_sender`] owns the copy. This module starts no copy. When a copy has
-//! ended, it makes the link ship records again.
+//! ended, this module makes the link ship records again.
 
 use super::MemberLink;
 use crate::shipping::copy_sender::{StorePage, WantedPart};

@@ -1,9 +1,9 @@
 //! Records from the primary's log on disk, for a member that lacks records which the primary no
 //! longer has in memory.
 //!
-//! Chooses between the records in memory and those on disk, and switches to a copy of the store if
-//! the log on disk lacks the next record. [`crate::shipping::old_records`] owns the records that
-//! were read from disk.
+//! Chooses between the records in memory and the records on disk, and switches to a copy of the
+//! store if the log on disk lacks the next record. [`crate::shipping::old_records`] owns the
+//! records that were read from disk.
 
 use super::MemberLink;
 use crate::shipping::old_records::{OldRecords, ReadOutcome};
@@ -53,8 +53,8 @@ impl MemberLink {
         is_old && self.disk.old.as_ref().is_some_and(|old| !old.has(self.next))
     }
 
-    /// Returns the window that contains the next record to ship: the records in memory, or those
-    /// read from disk.
+    /// Returns the window that contains the next record to ship: the records in memory, or the
+    /// records read from disk.
     pub(super) fn source<'a>(&'a self, window: &'a RecordWindow) -> &'a RecordWindow {
         let old = self.disk.old.as_ref().filter(|_| self.next <= window.before());
         old.map_or(window, OldRecords::piece)

@@ -304,8 +304,8 @@ fn waiting_beat(member: &mut Member, now: Duration) {
 /// The wait in [`waiting_beat`] and the largest drift between the two clocks.
 const WAIT: Duration = Duration::from_millis(1025);
 
-/// Returns the succession of a backup member that becomes the primary in `epoch`. It has received
-/// its first request at `began`, and its last request at `last`.
+/// Returns the succession of a backup member that becomes the primary in `epoch`. The member has
+/// received its first request at `began`, and its last request at `last`.
 fn succession(began: Duration, last: Duration, epoch: u64) -> Succession {
     let mut member = with_log(&[3, 3]);
     waiting_beat(&mut member, began);

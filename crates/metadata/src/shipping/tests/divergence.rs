@@ -5,8 +5,8 @@ use super::backup::{NOW, ship};
 use super::copy_network::{Source, waiting_map};
 use super::*;
 
-/// Returns a member that does not serve. Its store has the records 1 to 3, and its log has these
-/// records and record 4, all of epoch 2.
+/// Returns a member that does not serve. The store of the member has the records 1 to 3. Its log
+/// has the records 1 to 4, all of epoch 2.
 fn with_store_up_to_3() -> Member {
     let mut engine = MemoryEngine::default();
     let mut changes = crate::engine::Mutations::new();

@@ -25,8 +25,8 @@ struct Pair {
 
 impl Pair {
     /// Begins in epoch 4. The logs of both members begin with the same `common` records of epoch 1.
-    /// Then the backup member has `of_backup` records of epoch 2, and the primary `of_primary`
-    /// records of epoch 3.
+    /// After these records, the backup member has `of_backup` records of epoch 2, and the primary
+    /// has `of_primary` records of epoch 3.
     fn begin(common: u64, of_backup: u64, of_primary: u64) -> Self {
         let both = (1..=common).map(|lsn| record(lsn, 1));
         let extra = |count, epoch| (common + 1..=common + count).map(move |lsn| record(lsn, epoch));

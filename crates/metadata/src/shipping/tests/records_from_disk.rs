@@ -8,8 +8,8 @@ use crate::shipping::record_window::record_bytes;
 use crate::shipping::{FoundRecords, LogRead};
 use skep_wire::log_shipping::{CopyStep, StoreCopied};
 
-/// Returns a primary with the records 1 to 9. Its memory has only the records 7 to 9. Its absent
-/// member has only record 1.
+/// Returns a primary with the records 1 to 9. The primary has only the records 7 to 9 in memory.
+/// Its absent member has only record 1.
 fn primary_with_old_records() -> Primary {
     let mut primary = Primary::begin(0);
     primary.shipper.set_members(&[], &[BACKUP]);
