@@ -1,6 +1,6 @@
-//! A metadata target that is the primary of its group, as a pure state machine. It takes events and
-//! returns actions, and uses no clock, socket or file. The real service and the simulator run the
-//! same code.
+//! A metadata target that is the primary of its group, as a pure state machine. The state machine
+//! takes events and returns actions, and uses no clock, socket or file. The real service and the
+//! simulator run the same code.
 //!
 //! A target handles all events that have arrived as one batch. In each batch, it runs the
 //! transactions one after the other, logs their changes, and then sends the replies. The changes of
@@ -13,9 +13,9 @@
 //! - No log record is longer than a reader accepts ([`Limits::operation_bytes`]).
 //! - Some messages make another process depend on a change: the reply about a prepared transaction,
 //!   a commit, a removal or truncation of chunk files, and a reply about which inodes exist. The
-//!   target sends such a message only after every serving member has synced the log record of that
-//!   change (docs/design/0014-metadata-groups.md). A staged transaction depends on the reply to
-//!   `ConfirmPrepared`, and not on the reply to `BeginPrepare`.
+//!   target sends a message on which another process depends only after every serving member has
+//!   synced the log record of the change (docs/design/0014-metadata-groups.md). A staged
+//!   transaction depends on the reply to `ConfirmPrepared`, and not on the reply to `BeginPrepare`.
 //! - After an error of the engine, [`MetadataTarget::handle`] fails, and the caller must not use
 //!   the target again.
 //!

@@ -12,8 +12,8 @@ use skep_wire::metadata::TransactionId;
 use crate::background::Background;
 
 impl<E: Engine> MetadataTarget<E> {
-    /// Calls `run` with the background jobs. Then performs the tasks that the jobs have added, in
-    /// the order in which they were added.
+    /// Calls `run` with the background jobs. After the call, performs the tasks that the jobs have
+    /// added, in the order in which they were added.
     fn with_jobs(
         &mut self,
         run: impl FnOnce(&mut Background, &mut JobContext<'_, E>) -> Result<()>,

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 /// The receiver of the reply to a call.
 #[derive(Debug)]
 pub(crate) enum CallPurpose {
-    /// An operation. It stores the reply at this index of its replies.
+    /// An operation, which stores the reply at this index of its replies.
     Operation { id: u64, index: usize },
     /// A background job.
     Background(BackgroundCall),

@@ -72,9 +72,9 @@ pub enum Event {
     },
     /// The caller has measured the free space on the disk of the log and the engine.
     FreeSpace {
-        /// `None` means that there is enough free space. Otherwise, until the next `FreeSpace`
-        /// event, the target refuses the requests that need space, with this error message. The
-        /// message names a way to free space.
+        /// `None` means that there is enough free space. With a message, until the next `FreeSpace`
+        /// event, the target refuses the requests that need space, with this message as the error.
+        /// The message names a way to free space.
         shortage: Option<String>,
     },
     /// Time has passed since the last event.
@@ -102,7 +102,7 @@ pub enum Action {
         /// Last log record that stays.
         after: Lsn,
     },
-    /// Send one request to another member of the group, without retries. Then report
+    /// Send one request to another member of the group, without retries. After the reply, report
     /// [`Event::MemberReply`], or [`Event::CopyReply`] for
     /// [`crate::shipping::MemberMessage::Copy`].
     SendToMember(MemberRequest),
@@ -123,8 +123,8 @@ pub enum Action {
         /// Body of the reply, or the refusal.
         result: Result<Vec<u8>>,
     },
-    /// Send a request to another group, and retry it until there is a reply or a final refusal.
-    /// Then report [`Event::Answer`].
+    /// Send a request to another group, and retry it until there is a reply or a final refusal. The
+    /// caller then reports [`Event::Answer`].
     Call {
         /// Id of the call.
         call: CallId,

@@ -2,8 +2,8 @@
 //! waits until every serving member of the group has appended a log record (the record is *held*),
 //! or has synced it (the record is *safe*).
 //!
-//! This module owns the LSNs of log records, the state of syncs, and the waiting replies and
-//! calls. It does not own the progress of the members (`watermarks`) or the contents of records
+//! This module owns the LSNs of log records, the state of syncs, and the waiting replies and calls.
+//! The module does not own the progress of the members (`watermarks`) or the contents of records
 //! (`tx::table`).
 
 use super::calls::CallPurpose;
@@ -240,8 +240,8 @@ impl SyncGates {
         self.sync.appended(now);
     }
 
-    /// Returns the reply if the records of its gate are held and safe. Otherwise queues the reply
-    /// and returns `None`.
+    /// Returns the reply if the records of its gate are held and safe. If a record is not held or
+    /// not safe yet, queues the reply and returns `None`.
     pub(crate) fn pass(&mut self, gate: ReplyGate, reply: PendingReply) -> Option<PendingReply> {
         if gate.safe > self.safe() && !gate.awaits_periodic_sync {
             self.request_sync_of(gate.safe);

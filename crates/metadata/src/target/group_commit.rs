@@ -1,7 +1,7 @@
 //! Group commit: one sync of the log covers the changes of many operations. This module owns the
 //! order in which log records, calls and replies leave the target, and decides when a sync begins.
-//! It also releases the replies and calls that have waited for the log, and applies *safe* changes
-//! to the store, if possible after the replies have left.
+//! The module also releases the replies and calls that have waited for the log, and applies *safe*
+//! changes to the store, if possible after the target has sent the replies.
 
 use super::events::Action;
 use super::gates::{PendingReply, ReplyGate};
@@ -167,7 +167,8 @@ impl<E: Engine> MetadataTarget<E> {
         let syncs_each = self.gates.syncs_each_reply() && !is_early;
         let safe = if syncs_each { held } else { after.unwrap_or_default() };
         // No operation waits for the reply to a decision: it only lets the coordinator forget the
-        // transaction. A sync for it would delay the next `Prepare`, whose reply needs a sync too.
+        // transaction. A sync for the reply would delay the next `Prepare`, whose reply needs a
+        // sync too.
         let awaits_periodic_sync = !syncs_each && reply.request.message == Decide::ID;
         self.batch.replies.push((ReplyGate { held, safe, awaits_periodic_sync }, reply));
     }

@@ -129,8 +129,8 @@ fn replay<E: Engine>(
         if previous.is_none() {
             window = RecordWindow::after(preceding(lsn));
         }
-        // Skip records that the engine already has. Otherwise, a restart on a full disk could fail
-        // because it writes them again.
+        // Skip records that the engine already has. If the restart wrote them again, it could fail
+        // on a full disk.
         if lsn > stored {
             table.replay(lsn, &record.payload, are_safe)?;
         }

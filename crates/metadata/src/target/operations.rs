@@ -1,9 +1,9 @@
-//! The operations of a target that have not ended. Some can run now. The others wait for the end of
-//! a pause, for the log, for a lock, or for a reply. The operations of staged transactions have
-//! run, and only their replies wait (`staged`).
+//! The operations of a target that have not ended. Some can run now. The other operations wait for
+//! the end of a pause, for the log, for a lock, or for a reply. The operations of staged
+//! transactions have run, and only their replies wait (`staged`).
 //!
-//! This module owns the order in which operations run. It does not run the operations (`run`), and
-//! does not own the locks for which they wait (`tx::locks`).
+//! This module owns the order in which operations run. The module does not run the operations
+//! (`run`), and does not own the locks for which they wait (`tx::locks`).
 
 use super::staged::StagedTransactions;
 use crate::tx::operation::{Operation, Source};
@@ -97,7 +97,7 @@ impl Operations {
         self.park(op);
     }
 
-    /// Parks an operation until more records are *safe*. Then it runs again.
+    /// Parks an operation until more records are *safe*. The operation then runs again.
     pub(crate) fn park_until_safe(&mut self, op: Operation) {
         self.until_safe.push(op.id);
         self.park(op);

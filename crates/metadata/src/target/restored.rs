@@ -1,7 +1,8 @@
-//! A target whose directory was restored from a backup. Such a target lacks the newest changes.
+//! A target whose directory was restored from a backup. The restored directory lacks the newest
+//! changes.
 //!
 //! The target skips all inode numbers, transaction numbers, start numbers and versions that it may
-//! have assigned after the backup was made. So it assigns none of them twice.
+//! have assigned after the backup was made. So the target assigns no number or version twice.
 //!
 //! The module `service::restored` owns the mark files in the directory. The module
 //! `tx::removal_guard` owns the rule that storage keeps chunk files without an inode.
@@ -34,8 +35,8 @@ impl<E: Engine> MetadataTarget<E> {
     }
 
     /// Returns an inode that has a chunk file, but whose number this target has not assigned yet.
-    /// Such an inode shows that the directory of the target is an old backup. So the caller must
-    /// start the target again with [`Self::continue_above_copy`].
+    /// The existence of such an inode shows that the directory of the target is an old backup. So
+    /// the caller must start the target again with [`Self::continue_above_copy`].
     pub fn newer_inode(&self) -> Option<InodeId> {
         self.shared.removal.newer_inode
     }

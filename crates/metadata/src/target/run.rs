@@ -296,9 +296,10 @@ impl<E: Engine> MetadataTarget<E> {
             return Ok(());
         }
         // A client cannot replay a change of several groups: after a power loss, the other groups
-        // undo their steps, and then execute changes of other clients. So the reply to such a
-        // change waits until the decision is safe. This delays few operations, since a later change
-        // of one of these inodes must wait for the decision anyway.
+        // undo their steps, and then execute changes of other clients. So the reply to a change of
+        // several groups waits until the decision is safe. The wait of the reply delays few
+        // operations, since a later change of one of these inodes must wait for the decision
+        // anyway.
         let spans_groups = op.transaction.is_some() || op.rename_lock.is_some();
         if let Some(number) = op.transaction.take() {
             for participant in std::mem::take(&mut op.participants) {
@@ -306,9 +307,9 @@ impl<E: Engine> MetadataTarget<E> {
             }
             self.gates.request_sync();
         }
-        // The target releases the rename lock only after this record is safe. Otherwise the next
-        // holder of the lock would check its rename against a directory tree with a change that a
-        // power loss can revert.
+        // The target releases the rename lock only after this record is safe. With an earlier
+        // release, the next holder of the lock would check its rename against a directory tree with
+        // a change that a power loss can revert.
         self.give_back_rename_lock(&mut op, Some(lsn));
         self.release(Owner::Operation(op.id));
         self.end_truncations()?;
@@ -425,8 +426,8 @@ impl<E: Engine> MetadataTarget<E> {
                 // The client is opening this session, so it has no lost changes to replay. If the
                 // session already exists, the reply to an earlier `OpenSession` was lost.
                 self.end_replay(header.session);
-                // A power loss must not remove a session. Otherwise its client could not find out
-                // which of its requests were executed.
+                // A power loss must not remove a session. Without the session, its client could not
+                // find out which of its requests were executed.
                 is_durable = true;
             }
             Decide::ID | Prepare::ID | ResolveTransaction::ID => is_durable = true,

@@ -1,11 +1,11 @@
 //! Staged transactions: changes of two groups whose logs are synced at the same time
-//! (`docs/design/0028-staged-transactions.md`). This target's group coordinates them.
+//! (`docs/design/0028-staged-transactions.md`). This target's group coordinates these transactions.
 //!
 //! When the participant has prepared its steps, but not durably, this target logs its own changes
 //! with a *staged* record (`Key::Staged`) and the reply in the slot. The transaction is committed
 //! when both are true: the staged record is *safe*, and the participant has confirmed that its
-//! prepared transaction is durable. Then the reply leaves. If the participant has lost its prepared
-//! transaction, this target undoes its own changes.
+//! prepared transaction is durable. After the commit, the target sends the reply. If the
+//! participant has lost its prepared transaction, this target undoes its own changes.
 //!
 //! ```text
 //!            staged record is safe, and the participant has the transaction
@@ -24,7 +24,7 @@
 //!   the transaction committed and may have sent the reply.
 //! - After an undo, the request runs again only when the undo is *safe*.
 //! - The target sends no reply to the request, and no `ApplyPrepared`, before the transaction is
-//!   committed. It sends `Decide` only when the record of the commit is *safe*.
+//!   committed. The target sends `Decide` only when the record of the commit is *safe*.
 //! - From the staged record until the commit is logged, or until the undo is *safe*, the name of
 //!   the entry is locked. So no other operation builds on the change. Only listings and attributes
 //!   of the directory show the change.
@@ -272,8 +272,8 @@ impl<E: Engine> MetadataTarget<E> {
     }
 
     /// Releases the lock of a staged transaction and the replies to its request, after its commit
-    /// was logged in the record `lsn`. The replies do not wait for that record: the transaction was
-    /// committed before.
+    /// was logged in the record `lsn`. The replies do not wait for that record, because the
+    /// transaction was committed before the record was logged.
     pub(super) fn staged_committed(&mut self, number: u64, lsn: Lsn) {
         let Some(staged) = self.operations.staged.all.remove(&number) else { return };
         for StagedReply { reply, after } in staged.replies {
@@ -289,8 +289,9 @@ impl<E: Engine> MetadataTarget<E> {
     }
 
     /// Handles the undo of a staged transaction in the record `lsn`. The request must not run again
-    /// before this record is *safe*. Otherwise a power loss could remove the second execution and
-    /// the undo, and the slot would show the request as executed: its client would not replay it.
+    /// before this record is *safe*. A power loss could otherwise remove the second execution and
+    /// the undo. The slot would then show the request as executed, and its client would not replay
+    /// it.
     pub(super) fn staged_undone(&mut self, number: u64, lsn: Lsn) {
         if let Some(staged) = self.operations.staged.all.get_mut(&number) {
             staged.progress = Progress::Undone(lsn);
@@ -323,8 +324,8 @@ impl<E: Engine> MetadataTarget<E> {
     }
 
     /// If a request belongs to a staged transaction, makes its reply wait for the end of this
-    /// transaction, and returns `None`. Otherwise returns the reply. `after` is the record that
-    /// must be *safe* before the reply leaves.
+    /// transaction, and returns `None`. Returns the reply of any other request. `after` is the
+    /// record that must be *safe* before the reply leaves.
     pub(crate) fn hold_if_staged(
         &mut self,
         reply: PendingReply,

@@ -28,8 +28,8 @@ pub struct Start {
     /// Members about which an earlier process of this target has sent requests to management in the
     /// epoch of `map`. Management may still carry out these requests:
     ///
-    /// - A member that does not serve in `map`: the target has asked to mark it as in sync. It may
-    ///   serve in a newer map, so replies wait for it from the beginning.
+    /// - A member that does not serve in `map`: the target has asked to mark it as in sync. The
+    ///   member may serve in a newer map, so replies wait for the member from the beginning.
     /// - A member that serves in `map`: the target has asked to drop it.
     /// - The target itself: it has asked to become the primary.
     pub counted: Vec<TargetId>,

@@ -52,7 +52,7 @@ impl SyncTimer {
     }
 
     /// Counts the duration of a running sync from `now`, because this process was stopped and could
-    /// not receive the end of the sync. Does so only once for each sync.
+    /// not receive the end of the sync. Restarts the duration only once for each sync.
     pub(crate) fn restart_wait(&mut self, now: Duration) {
         if !std::mem::replace(&mut self.has_restarted, true) {
             self.began = now;

@@ -1,6 +1,6 @@
 //! Regression tests for bugs that the simulator or a review has found, each as the shortest
-//! sequence of events that shows the bug. The tests run one target. They simulate the clients, one
-//! storage group and the disk.
+//! sequence of events that shows the bug. The tests run one target. The tests simulate the clients,
+//! one storage group and the disk.
 
 mod background_calls;
 mod closes;

@@ -1,7 +1,7 @@
 //! Replies that wait until storage has truncated the chunk files of a file.
 //!
-//! This module owns the waiting replies and the locks of pending truncations. It does not own the
-//! requests to storage (`background::truncations`).
+//! This module owns the waiting replies and the locks of pending truncations. The module does not
+//! own the requests to storage (`background::truncations`).
 //!
 //! For an open with `O_TRUNC`, one transaction both counts the open and changes the size. If
 //! storage then refuses the truncation, the client gets an error and never closes the file. So the

@@ -1,5 +1,5 @@
-//! The context in which a handler runs. It contains one transaction over the target's state, the
-//! time, the cluster map, and the calls to other groups.
+//! The context in which a handler runs. The context contains one transaction over the target's
+//! state, the time, the cluster map, and the calls to other groups.
 //!
 //! A handler is a plain function that runs from start to end. When it must wait, it returns a
 //! [`Stop`], and the target drops its writes. Later, the handler runs again from the start, with
@@ -22,8 +22,9 @@ use skep_wire::metadata::{
     EntryReply, NamesReply, NewEntryReply, TransactionId, add_directory, add_inline,
 };
 
-/// Translates an error from another target's reply: `DeviceFailed` becomes `Io`. Otherwise this
-/// target would mistake a device failure on another target for a failure of its own device.
+/// Translates an error from another target's reply: `DeviceFailed` becomes `Io`. Without the
+/// translation, this target would mistake a device failure on another target for a failure of its
+/// own device.
 pub(crate) fn of_another(error: Error) -> Error {
     match error.code() {
         ErrorCode::DeviceFailed => Error::new(ErrorCode::Io, error.context()),
@@ -109,8 +110,8 @@ impl<'a, E: Engine> Context<'a, E> {
     }
 
     /// Adds the attributes of a directory that the request has changed to the reply. The target
-    /// does this when it sends the reply. If undecided transactions change names of the directory,
-    /// the reply gets no attributes: the client asks for them when it needs them, and that request
+    /// adds the attributes when it sends the reply. If undecided transactions change names of the
+    /// directory, the reply gets no attributes. When the client needs them, it sends a request that
     /// waits for the decisions ([`Self::await_decisions`]).
     pub(crate) fn show_directory(&mut self, directory: InodeRecord) {
         if !self.has_undecided_names(directory.attributes.inode) {
@@ -160,8 +161,8 @@ impl<'a, E: Engine> Context<'a, E> {
         self.reads.with(key, |key| self.table.get(key), f)
     }
 
-    /// Returns key-value pairs in ascending key order. They do not include this transaction's own
-    /// writes.
+    /// Returns key-value pairs in ascending key order. The pairs do not include this transaction's
+    /// own writes.
     pub(crate) fn scan(
         &self,
         prefix: &[u8],
@@ -205,7 +206,7 @@ impl<'a, E: Engine> Context<'a, E> {
         self.with_stored(key.to_bytes(), |_, value| Ok(value.is_some()))
     }
 
-    /// Returns a copy of the bytes that the table has for a key. They do not include this
+    /// Returns a copy of the bytes that the table has for a key. The bytes do not include this
     /// transaction's own writes.
     pub(crate) fn get_raw(&self, key: &Key<'_>) -> Result<Option<Vec<u8>>> {
         self.with_stored(key.to_bytes(), |_, value| Ok(value.map(<[u8]>::to_vec)))
@@ -263,8 +264,9 @@ impl<'a, E: Engine> Context<'a, E> {
     /// Waits for the decisions about the transactions of other groups that were about to change
     /// names of a directory when the operation first ran. The clients that requested these changes
     /// may already have their replies, and must find their changes in the directory's size, link
-    /// count and times. Transactions that are prepared later do not delay the operation. Otherwise,
-    /// the operation could wait as long as programs move names to other groups.
+    /// count and times. Transactions that are prepared later do not delay the operation. If the
+    /// operation also waited for later transactions, it could wait as long as programs move names
+    /// to other groups.
     ///
     /// Waits for each decision at most until [`DECISION_PATIENCE`] after the preparation: each
     /// program that uses a path through the directory needs the attributes, and the coordinator may
@@ -291,8 +293,8 @@ impl<'a, E: Engine> Context<'a, E> {
     /// must wait for a truncation. Returns [`Stop::Unsafe`] until the current start is *safe*.
     ///
     /// If the change counter is below the first version of the current start, raises it to that
-    /// version. Otherwise a change could reuse a version that clients received during an earlier
-    /// start, for a change that a power loss has reverted.
+    /// version. With a lower counter, a change could reuse a version that clients received during
+    /// an earlier start, for a change that a power loss has reverted.
     pub(crate) fn find_inode(&self, inode: InodeId) -> Result<Option<InodeRecord>, Stop> {
         self.check_free(Resource::Inode(inode))?;
         self.check_truncation(inode)?;
@@ -389,7 +391,7 @@ impl<'a, E: Engine> Context<'a, E> {
     }
 
     /// Calls another group. Returns the reply if an earlier run has sent the call and the reply has
-    /// arrived. Otherwise, returns [`Stop::AwaitsReplies`].
+    /// arrived. Returns [`Stop::AwaitsReplies`] until the reply has arrived.
     pub(crate) fn ask<R: Request>(
         &mut self,
         group: GroupId,
@@ -399,8 +401,8 @@ impl<'a, E: Engine> Context<'a, E> {
     }
 
     /// Calls several groups concurrently. If an earlier run has sent the calls and all replies have
-    /// arrived, returns the replies, or the first refusal. Otherwise, returns
-    /// [`Stop::AwaitsReplies`].
+    /// arrived, returns the replies, or the first refusal. Returns [`Stop::AwaitsReplies`] until
+    /// all replies have arrived.
     pub(crate) fn ask_all<R: Request>(
         &mut self,
         requests: Vec<(GroupId, &R)>,

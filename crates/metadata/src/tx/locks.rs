@@ -3,10 +3,10 @@
 //! The owner of a lock is a prepared transaction of another group, a staged transaction of this
 //! group, the operation with the rename lock, a truncation (`namespace::truncations`), or a file
 //! that becomes shared (`sharing`). Other operations of this target keep no lock of this target
-//! while they wait. Such an operation runs again from the start, and checks everything again in the
-//! transaction that commits. It also releases its locks at other groups, unless it waits for a
-//! transaction of a group with a higher id (`keeps_transaction` in the module `target`). A staged
-//! transaction waits for no lock. So no deadlock cycle can form.
+//! while they wait. After a wait, an operation runs again from the start, and checks everything
+//! again in the transaction that commits. A waiting operation also releases its locks at other
+//! groups, unless it waits for a transaction of a group with a higher id (`keeps_transaction` in
+//! the module `target`). A staged transaction waits for no lock. So no deadlock cycle can form.
 
 use skep_types::InodeId;
 use skep_wire::metadata::TransactionId;
@@ -36,8 +36,8 @@ pub(crate) enum Resource {
 pub(crate) enum Owner {
     /// A prepared transaction.
     Prepared(TransactionId),
-    /// A staged transaction of this group, by its number. It locks the name that it has added or
-    /// removed.
+    /// A staged transaction of this group, by its number. The transaction locks the name that it
+    /// has added or removed.
     Staged(u64),
     /// An operation of this target. Operations can own only the rename lock.
     Operation(u64),

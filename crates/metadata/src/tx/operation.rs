@@ -19,7 +19,7 @@ pub type CallId = u64;
 pub(crate) enum Source {
     /// A request. The target sends the result to the sender.
     Peer { connection: ConnectionId, header: Header },
-    /// Internal work of the target. Its result is not sent.
+    /// Internal work of the target. The target sends the result of internal work to no peer.
     Internal(InternalWork),
 }
 
@@ -113,8 +113,8 @@ pub(crate) struct FirstReply {
     pub(crate) created: bool,
     /// Stripe pattern of the created file.
     pub(crate) pattern: Option<StripePattern>,
-    /// Truncate generation of the file, if the request is an open that had truncated the file.
-    /// Otherwise zero.
+    /// Truncate generation of the file, if the request is an open that had truncated the file. Zero
+    /// for any other request.
     pub(crate) truncate_generation: u64,
 }
 
@@ -134,8 +134,8 @@ pub(crate) struct Operation {
     /// Groups that the operation has asked to prepare steps of `transaction`.
     pub(crate) participants: Vec<GroupId>,
     /// The time until which the operation keeps this transaction while it waits for a lock of
-    /// another group's transaction. `None` means that the operation has not waited for such a lock
-    /// since the operation last started over.
+    /// another group's transaction. `None` means that the operation has waited for no lock of
+    /// another group since it last started over.
     pub(crate) keeps_until: Option<Duration>,
     /// The rename lock, if the operation has it: the id of the transaction that owns it, and
     /// the root's group, which has granted it.

@@ -1,5 +1,5 @@
-//! Files whose stripe pattern has changed in log records that are not *safe* yet. Such a change
-//! either sets another pattern, or ends the inline component, at the request of a client or
+//! Files whose stripe pattern has changed in log records that are not *safe* yet. The change of a
+//! pattern either sets another pattern, or ends the inline component, at the request of a client or
 //! after the death of a client. The transaction adds the file to
 //! `UnloggedFields::changed_patterns`.
 //!
@@ -10,9 +10,10 @@
 //! client notices the power loss. Both changes have the same generation, so the first client could
 //! not distinguish the two patterns, and would miss the loss of its bytes. The second pattern could
 //! even place other chunks in the same chunk files. So an open waits until the change is safe, and
-//! a client never uses a pattern that can be reverted. The exception is a client that has ended
-//! the inline component itself. It either has the LSN of this change, and can find out whether the
-//! change was lost, or it repeats the end in each report and close until the end is durable.
+//! a client never uses a pattern that can be reverted. The exception is a client that has ended the
+//! inline component itself. Either this client has the LSN of its change, and can find out whether
+//! the change was lost. Or the client repeats the end in each report and close until the end is
+//! durable.
 //!
 //! Changes from before the current start need no entry: no open runs before the record of the start
 //! is safe, and this record comes later in the log than these changes.

@@ -58,8 +58,8 @@ impl Numbers {
         *self = Self::new(Some(self.reserved.0 + SKIPPED_NUMBERS), self.reserved.1);
     }
 
-    /// Returns the range of numbers that a newer state of this target can have assigned. A higher
-    /// number can only come from a damaged name of a chunk file.
+    /// Returns the range of numbers that a newer state of this target can have assigned. Only a
+    /// damaged name of a chunk file can contain a higher number.
     pub(crate) fn newer(&self) -> Range<u64> {
         let end = self.reserved_end();
         end..end.saturating_add(SKIPPED_NUMBERS)

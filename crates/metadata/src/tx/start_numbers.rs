@@ -11,8 +11,8 @@
 //! For the same reason, the high part of a truncate generation is the start number minus one.
 //!
 //! Invariant: the record of a start is *safe* (every serving member has synced it) before the
-//! target acknowledges any change of this start. Otherwise the next start could use the same
-//! number.
+//! target acknowledges any change of this start. Without this order, the next start could use the
+//! same number.
 
 use crate::tx::pattern_changes::PatternChanges;
 use skep_types::Lsn;
@@ -21,8 +21,8 @@ use skep_wire::limits::MAX_STARTS;
 use std::collections::BTreeMap;
 
 /// Number of low bits of a change counter, which count the changes of an inode within a start. In a
-/// truncate generation, these bits count the truncations. They overflow only after 2^40 changes of
-/// one inode within a start. With 100,000 changes per second, this takes 127 days.
+/// truncate generation, these bits count the truncations. These bits overflow only after 2^40
+/// changes of one inode within a start. With 100,000 changes per second, this takes 127 days.
 const VERSION_BITS: u32 = 40;
 /// A target whose directory was restored from a backup skips this number of start numbers.
 const SKIPPED_STARTS: u64 = 1 << 12;
@@ -164,8 +164,9 @@ mod tests {
         // The change stays lost, however many records follow in the log.
         starts.begin(Lsn::new(1000));
         assert!(starts.is_lost(&mark(2, 200)) && !starts.is_lost(&mark(3, 200)));
-        // These inline marks have start numbers that the target does not have. Such marks come from
-        // another target, or from this target before it was restored from a backup.
+        // These inline marks have start numbers that the target does not have. Inline marks with
+        // unknown start numbers come from another target, or from this target before it was
+        // restored from a backup.
         assert!(starts.is_lost(&mark(5, 1)) && starts.is_lost(&mark(u64::MAX - 1, 1)));
     }
 

@@ -198,7 +198,7 @@ pub(crate) fn check_project(handed_down: Option<u32>, inode: &Attributes) -> Res
 
 /// Replaces the errors `NotFound` and `Stale` by a new run of the operation, up to
 /// [`MAX_REVALIDATIONS`] times. Another request may have changed the inode of a name since the
-/// operation read the name, and a program must never get `NotFound` for a name that exists all the
+/// operation read the name. A program must never get `NotFound` for a name that exists all the
 /// time. Restarts for other reasons, such as a busy participant, do not count.
 fn revalidate<E: Engine>(context: &mut Context<'_, E>, stop: Stop) -> Stop {
     match stop {
@@ -242,8 +242,8 @@ pub(crate) fn do_for_removal<E: Engine>(
 }
 
 /// Applies each step at the group that serves the inode in the same pair. Steps of other groups
-/// become part of this operation's transaction, and these groups prepare them. Then applies the
-/// steps of this group.
+/// become part of this operation's transaction, and these groups prepare them. After the
+/// preparation, applies the steps of this group.
 pub(crate) fn do_anywhere<E: Engine>(
     context: &mut Context<'_, E>,
     steps: Vec<(InodeId, Step)>,

@@ -102,7 +102,7 @@ impl<E: Engine> Table<E> {
         self.merged((prefix, after), limit, page, <[u8]>::to_vec)
     }
 
-    /// Like [`Self::scan`], but returns only the keys. It copies no values.
+    /// Like [`Self::scan`], but returns only the keys and copies no values.
     pub(crate) fn scan_keys(
         &self,
         prefix: &[u8],
@@ -229,8 +229,9 @@ impl<E: Engine> Table<E> {
         self.layers.iter().flat_map(|layer| &layer.changes)
     }
 
-    /// Applies a log record when the target starts. If the record is *safe*, its changes go to the
-    /// engine. Otherwise they count as logged changes that no sync covers yet.
+    /// Applies a log record when the target starts. If the record is *safe*, the table applies its
+    /// changes to the engine. The changes of a record that is not *safe* count as logged changes
+    /// that no sync covers yet.
     pub(crate) fn replay(&mut self, lsn: Lsn, payload: &[u8], is_safe: bool) -> Result<()> {
         let batch = Batch::from_bytes(payload)
             .map_err(|error| error.within(format_args!("cannot replay log record {lsn}")))?;

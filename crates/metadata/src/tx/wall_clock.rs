@@ -1,10 +1,10 @@
-//! The time of day of a target, from which file times and the ages of records come.
+//! The time of day of a target, which determines file times and the ages of records.
 //!
 //! The host's clock may jump: an administrator sets it, or a wrong time server moves it by years. A
 //! file with a time in the future would keep this time, since file times never go back. So the
-//! target ignores and logs a jump of more than [`MAX_CLOCK_STEP`]. Its time of day then continues
-//! with the clock since boot, and follows the host's clock again when both differ by at most
-//! [`MAX_CLOCK_STEP`].
+//! target ignores and logs a jump of more than [`MAX_CLOCK_STEP`]. After an ignored jump, the
+//! target's time of day continues with the clock since boot. It follows the host's clock again when
+//! this time differs from the host's clock by at most [`MAX_CLOCK_STEP`].
 
 use crate::limits::MAX_CLOCK_STEP;
 use skep_types::Timestamp;

@@ -110,8 +110,8 @@ fn removals_within_a_short_time_share_one_request() {
     story.now += REMOVAL_DELAY;
     story.happens(Event::Tick);
     assert_eq!(sent_removals(&story), [2]);
-    // The next request waits too. Otherwise the target would send one request for each removed
-    // file.
+    // The next removal request also waits for further removals. Without this wait, the target would
+    // send one request for each removed file.
     write_and_remove(&mut story, "c", 6);
     story.answer::<st::RemoveChunks>(&skep_wire::management::EmptyReply {});
     story.happens(Event::Tick);

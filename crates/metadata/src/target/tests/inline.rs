@@ -361,8 +361,8 @@ fn inline_write_by_an_outdated_file_end_is_refused() {
 }
 
 /// The target must not reply to a write before the log record with the number of the current start
-/// is synced. Otherwise, a power loss could remove both the write and that record, and the next
-/// start would get the same number.
+/// is synced. With an earlier reply, a power loss could remove both the write and that record, and
+/// the next start would get the same number.
 #[test]
 fn inline_writes_wait_until_the_start_number_is_synced() {
     let mut story = Story::begin();
@@ -423,8 +423,8 @@ fn inline_writes_need_a_session_and_remove_file_capabilities() {
     assert!(!attributes.has_capability);
 }
 
-/// After a power loss, a client repeats a lost write with `Replay`. Its next sync checks the mark
-/// in this reply.
+/// After a power loss, a client repeats a lost write with `Replay`. The client's next sync checks
+/// the mark in the reply to `Replay`.
 #[test]
 fn mark_of_a_repeated_inline_write_shows_its_loss() {
     let mut story = Story::begin();

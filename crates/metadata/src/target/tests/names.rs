@@ -172,8 +172,8 @@ fn listing_ends_before_a_name_that_a_transaction_removes() {
     assert_eq!((&page.entries[..], page.end), (&all[3..], true));
 }
 
-/// Like a listing, a removal of a directory does not wait for each locked name. It waits only if
-/// the undecided transactions may remove all names of the directory.
+/// Like a listing, a removal of a directory does not wait for each locked name. The removal waits
+/// only if the undecided transactions may remove all names of the directory.
 #[test]
 fn rmdir_waits_only_while_all_names_may_be_removed() {
     let mut story = Story::begin();
@@ -232,7 +232,7 @@ fn directory_attributes_wait_for_decisions_about_its_names() {
     prepare_removal(&mut story, 7, &all[0]);
     story.send(2, 2, (0, 0), &GET_ROOT);
     assert_eq!(shown(&mut story), None);
-    // This transaction is prepared later, so the request does not wait for it.
+    // Transaction 8 is prepared later, so the request does not wait for it.
     prepare_removal(&mut story, 8, &all[1]);
     commit(&mut story, 7);
     assert_eq!(shown(&mut story).map(|it| it.size), Some(2));
@@ -295,9 +295,9 @@ fn replies_omit_attributes_of_directories_in_undecided_changes() {
     assert_eq!(has_attributes(&mut story, 5), [true; 3]);
 }
 
-/// Prepares an unlink of a file of group 3 that has a name in the root directory. Then the
-/// coordinator `other` locks this name, and the target gets the reply of group 3. Returns whether
-/// the target aborts its transaction.
+/// Prepares an unlink of a file of group 3 that has a name in the root directory. After this step,
+/// the coordinator `other` locks the name, and the target gets the reply of group 3. Returns
+/// whether the target aborts its transaction.
 fn aborts_for(story: &mut Story, other: u32) -> bool {
     let attributes = vec![Attributes::new(FILE, FileKind::Regular, 0o644, Timestamp::default())];
     story.send(1, 1, (0, 1), &link(FILE, "a"));
@@ -315,7 +315,7 @@ fn aborts_for(story: &mut Story, other: u32) -> bool {
 }
 
 /// Regression test: two groups, each with a transaction prepared at the other group, aborted both
-/// transactions. They then prepared both again at the same time.
+/// transactions. Both groups then prepared their transactions again at the same time.
 #[test]
 fn only_the_group_with_the_higher_id_aborts_its_transaction() {
     let mut story = begin_with_two_groups();

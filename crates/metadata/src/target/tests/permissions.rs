@@ -3,7 +3,7 @@
 use super::*;
 
 /// Regression test: a client that cleared the set-user-id bit of a file sent all permissions that
-/// it had read before. So it undid a `chmod` of another client.
+/// it had read before. So the client undid a `chmod` of another client.
 #[test]
 fn cleared_bits_leave_other_permissions_unchanged() {
     let mut story = Story::begin();

@@ -16,8 +16,8 @@ fn set_xattr(inode: InodeId, name: &str, bytes: usize) -> md::SetXattr {
 }
 
 /// Regression test: the target wrote all changes of a batch into one log record. At the next start,
-/// it took a record of more than `MAX_PAYLOAD_BYTES` for the torn end of the log. So it lost all
-/// acknowledged changes of that batch and of later batches.
+/// it took a record of more than `MAX_PAYLOAD_BYTES` for the torn end of the log. So the target
+/// lost all acknowledged changes of that batch and of later batches.
 #[test]
 fn large_batch_becomes_several_readable_records() {
     let mut story = Story::begin();

@@ -13,8 +13,8 @@ fn lease() -> Duration {
 }
 
 impl Story {
-    /// Lets a little more than the time of a lease pass, without a pause of the target. Both
-    /// sessions stay valid.
+    /// Lets a little more than the time of a lease pass, without a pause of the target. The two
+    /// sessions of the story stay valid.
     fn pass_lease(&mut self) {
         for _ in 0..9 {
             self.now += lease() / 8;

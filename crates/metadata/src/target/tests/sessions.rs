@@ -4,7 +4,7 @@ use super::*;
 use std::collections::BTreeSet;
 
 /// Regression test: an operation that waited for another group committed after the end of its
-/// session. It left a slot record and an open that no job would ever remove.
+/// session. The operation left a slot record and an open that no job would ever remove.
 #[test]
 fn operation_is_refused_if_its_session_ends_during_a_wait() {
     let mut story = Story::begin();
@@ -193,7 +193,8 @@ fn sessions_get_a_new_lease_after_a_suspension_of_the_target() {
 }
 
 /// Regression test: after an administrator had made the lease shorter, the target ended sessions
-/// too early. Their clients still used the longer lease that they had received before.
+/// too early. The clients of these sessions still used the longer lease that they had received
+/// before.
 #[test]
 fn a_shorter_lease_applies_after_its_acknowledgement() {
     let mut story = Story::begin();

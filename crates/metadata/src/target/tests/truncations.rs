@@ -325,8 +325,8 @@ fn truncation_that_a_storage_power_loss_reverted_is_repeated() {
 fn setting_a_stripe_pattern_ends_a_pending_truncation() {
     let mut story = Story::begin();
     let inode = story.create(1, (0, 1));
-    // The client may have written bytes that it has not reported, so the target truncates at
-    // storage too.
+    // The client may have written bytes that it has not reported, so the target also truncates the
+    // chunk files at storage.
     story.send(1, 1, (0, 3), &truncate(inode));
     story.answer::<st::TruncateChunk>(&truncated(1));
     let chunk_files: Vec<_> = story.set().unwrap().truncated.iter().map(|it| it.key).collect();
@@ -368,9 +368,9 @@ fn size_recovery_ignores_bytes_beyond_a_truncation() {
     assert!(story.calls.is_empty());
 }
 
-/// Creates a file with two chunk files, and truncates it. Its writer dies, and a second writer has
-/// opened the file before the target settles the truncation. The host of the first chunk file has
-/// lost the truncation. The caller replies with the size of the second chunk file.
+/// Creates a file with two chunk files, and truncates it. The writer of the file dies, and a second
+/// writer has opened the file before the target settles the truncation. The host of the first chunk
+/// file has lost the truncation. The caller replies with the size of the second chunk file.
 fn half_of_a_truncation_is_lost(story: &mut Story) -> InodeId {
     // The target would merge two components with the same chunk size into one.
     let component = |start, chunk_bytes| skep_types::ComponentRequest {
@@ -407,8 +407,8 @@ fn size_is_recovered_from_chunk_files_that_lost_no_truncation() {
 }
 
 /// Hole H136 in `docs/tests/holes.md`. docs/semantics.md 3.7: the target starts again before it has
-/// the size of the second chunk file. If it asked the host of this chunk file again whether it has
-/// lost the truncation, a later power loss of this host would count as such a loss.
+/// the size of the second chunk file. If the target asked the host of this chunk file again about
+/// the truncation, a later power loss of this host would count as a loss of the truncation.
 #[test]
 fn restart_keeps_the_chunk_files_with_a_durable_truncation() {
     let mut story = Story::begin();

@@ -5,7 +5,8 @@
 use super::*;
 use skep_types::StripePattern;
 
-/// Returns a report of a client that has written 5,000 bytes to storage, the first bytes too.
+/// Returns a report of a client that has written 5,000 bytes to storage, including the first bytes
+/// of the file.
 fn ending(inode: InodeId) -> md::ReportWritten {
     report(inode, extent(Some(1)))
 }
@@ -105,7 +106,8 @@ fn close_ends_an_unused_inline_component() {
     assert_eq!((story.size(inode), story.has_ended(inode)), (5000, true));
 }
 
-/// docs/semantics.md 3.7: the size of the file of a dead mount comes from the bytes on the target.
+/// docs/semantics.md 3.7: the size of a file of a dead mount is computed from the bytes on the
+/// storage target.
 #[test]
 fn death_of_the_only_writer_ends_an_unused_inline_component() {
     let mut story = Story::begin();

@@ -5,7 +5,7 @@ use super::*;
 
 /// Hole H135 in `docs/tests/holes.md`. docs/semantics.md 3.2: a client has truncated the file by an
 /// open, and another client has written to the file after it. A power loss reverts both changes,
-/// and no client repeats a truncation. So the write must stay lost too.
+/// and no client repeats a truncation. So the write must stay lost, like the truncation.
 #[test]
 fn inline_write_after_a_lost_truncation_is_not_replayed() {
     let mut story = Story::begin();

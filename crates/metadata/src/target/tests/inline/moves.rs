@@ -4,8 +4,8 @@
 use super::*;
 use skep_types::{ChunkFileKey, StripePattern};
 
-/// Creates a file of 5,000 bytes that session 1 has open for writing. Its inline bytes are
-/// `0123456789`.
+/// Creates a file of 5,000 bytes that session 1 has open for writing. The inline bytes of the file
+/// are `0123456789`.
 fn grown(story: &mut Story) -> InodeId {
     let inode = story.inline_file();
     story.written(1, &write(inode, 0, b"0123456789"));
