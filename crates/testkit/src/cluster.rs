@@ -198,11 +198,11 @@ impl Cluster {
         finish(command.args(&shape.more), UP_PATIENCE)
     }
 
-    /// Stops the cluster like [`Self::stop`], and checks its stores with `skep fsck`. The check may
-    /// find damage of the kinds in `expected`. For example, a power loss of a metadata target that
-    /// loses the creation of a file may leave an `orphan`. A cluster must have run for a few
-    /// seconds before this check, because `skep fsck` needs a cached cluster map, and services
-    /// store the map at most once a second.
+    /// Stops the cluster like [`Self::stop`], and checks its stores with `skep fsck`. The check
+    /// passes if all damage that it finds is of the kinds in `expected`. For example, a power loss
+    /// of a metadata target that loses the creation of a file may leave an `orphan`. A cluster must
+    /// have run for a few seconds before this check, because `skep fsck` needs a cached cluster
+    /// map, and services store the map at most once a second.
     ///
     /// # Panics
     /// Panics like [`Self::stop`], or if the check finds other kinds of damage.
@@ -222,7 +222,7 @@ impl Cluster {
     }
 
     /// Stops the cluster like [`Self::stop_except`], but skips the check if the cluster has not run
-    /// long enough. A test program may end so early if a filter on the command line selects only
+    /// long enough. For example, a test program ends early if a filter on its command line selects
     /// few tests.
     ///
     /// # Panics
@@ -239,8 +239,8 @@ impl Cluster {
     fn check_stores(&self, expected: &[&str]) -> Result<Vec<String>, String> {
         let mut command = Command::new(program());
         command.arg("fsck").arg(&self.data).args(["--output", "json"]);
-        // Pass the targets of symbolic links, because some tests move the directories of services
-        // to other disks, and the check does not follow links.
+        // Pass the paths to which symbolic links refer, because some tests move the directories of
+        // services to other disks, and the check does not follow links.
         let entries = std::fs::read_dir(&self.data).expect("the directory of the cluster");
         let paths = entries.map(|entry| entry.expect("an entry").path());
         command.args(paths.filter(|path| path.is_symlink()).map(|path| {

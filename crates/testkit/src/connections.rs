@@ -5,9 +5,9 @@ use crate::program::finish;
 use crate::wait::PATIENCE;
 use std::process::Command;
 
-/// Shared part of the Python programs. This part finds the sockets of process `sys.argv[1]` that
-/// are connected to a port on which process `sys.argv[2]` listens. `pending` is the number of bytes
-/// in these connections that the second process has not read.
+/// The common first lines of the Python programs. These lines find the sockets of process
+/// `sys.argv[1]` that are connected to a port on which process `sys.argv[2]` listens. `pending` is
+/// the number of bytes in these connections that the second process has not read.
 const FIND: &str = r#"
 import ctypes, os, socket, sys
 client, server = int(sys.argv[1]), int(sys.argv[2])

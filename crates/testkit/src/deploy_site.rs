@@ -1,5 +1,5 @@
-//! The hosts of tests of `skep deploy`: a deploying host and hosts with `sshd`, and the parts of
-//! their hosts files.
+//! The hosts of tests of `skep deploy`: a deploying host and hosts with `sshd`. This module also
+//! has entries for the hosts file, which describes the hosts to `skep deploy`.
 
 use crate::page::{PageHost, PageNetwork};
 use crate::program::{Finished, finish};
@@ -19,7 +19,7 @@ const PLACES: &str = "/etc /usr/bin /usr/sbin /srv /var /run /mnt /nvme0 /disk1 
 /// A deploying host, and the hosts to which this host deploys. Each host except the deploying host
 /// runs an `sshd`.
 pub struct DeploySite {
-    // Fields are dropped in this order, because the hosts must end before their switch.
+    // The hosts must be dropped before their switch, and Rust drops fields in this order.
     hosts: Vec<PageHost>,
     /// The deploying host.
     pub admin: PageHost,
@@ -68,12 +68,12 @@ impl DeploySite {
         host.unwrap_or_else(|| panic!("no host {name}")).run(commands)
     }
 
-    /// Writes the hosts file.
+    /// Writes the hosts file with the entries `body`.
     pub fn write(&self, body: &str) {
         self.write_with("", body);
     }
 
-    /// Writes the hosts file, with further settings of the cluster.
+    /// Writes the hosts file with the entries `body` and the cluster settings `settings`.
     pub fn write_with(&self, settings: &str, body: &str) {
         let head = "[ssh]\nuser = \"root\"\nidentity = \"key\"\n\
             options = [\"StrictHostKeyChecking=accept-new\", \"UserKnownHostsFile=~/known\", \
@@ -82,7 +82,7 @@ impl DeploySite {
         self.admin.run(&format!("cat >~root/hosts.toml <<'END'\n{text}END\n")).expect_success();
     }
 
-    /// Waits until the program [`LOAD`] on a client has completed some more operations.
+    /// Waits until the program [`LOAD`] on a client has completed three further operations.
     pub fn await_load(&mut self, client: &str) {
         let client = self.host(client);
         let count =
@@ -155,8 +155,8 @@ impl DeploySite {
         assert!(!own.status.success(), "the page has no password");
     }
 
-    /// Returns the paths in the directories in which a deployment creates files, and the contents
-    /// of fstab. The list contains one text for each host.
+    /// Returns one text for each host: all paths in the directories [`PLACES`], and the contents of
+    /// fstab.
     pub fn contents(&self) -> Vec<String> {
         let list = |host: &PageHost| {
             // Ignore /run/mount, where mount(8) stores its own table.

@@ -1,9 +1,10 @@
 //! Clusters whose feature level a test raises (`docs/protocol/versions.md`).
 //!
 //! From level [`STAGING`] on, metadata targets stage changes of two metadata groups
-//! (`docs/design/0028-staged-transactions.md`). A target gets the new level with the next cluster
-//! map, a moment after the command has ended. So [`Cluster::raise_feature_level`] waits until a
-//! target has staged a change. Without this wait, a test could end before any change was staged.
+//! (`docs/design/0028-staged-transactions.md`). A metadata target receives the new level with the
+//! next cluster map, a moment after the command of the administrator has ended. So
+//! [`Cluster::raise_feature_level`] waits until a target has staged a change. Without this wait, a
+//! test could end before any change was staged.
 
 use crate::cluster::Cluster;
 use crate::files;
@@ -14,8 +15,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Feature level from which metadata targets stage changes of two metadata groups.
 pub const STAGING: u32 = 2;
-/// Number of directories that a test creates before it reads the counters again. The hash of a
-/// directory's name chooses its group.
+/// Number of directories that a test creates before it reads the counters again. Metadata selects
+/// the group of each directory by a hash of the directory's name.
 const PROBES: usize = 4;
 
 /// The number in the name of the next probe directory.

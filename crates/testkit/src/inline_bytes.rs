@@ -3,13 +3,13 @@
 
 use crate::{Cluster, PATIENCE, files, wait_for};
 
-/// Number of directories in which new files are checked. New directories are on all metadata
-/// targets in turn.
+/// Number of new files that the test checks. Each file is in a new directory with the same name,
+/// and the hash of this name selects the metadata group. So all checked files are on one group.
 const DIRECTORIES: usize = 8;
 
 impl Cluster {
-    /// Sets `inline-bytes` to 0, and waits until new files on all metadata targets follow the
-    /// setting.
+    /// Sets `inline-bytes` to 0, and waits until new files on one metadata target have no inline
+    /// bytes.
     ///
     /// # Panics
     /// Panics if new files still have inline bytes after [`PATIENCE`].

@@ -139,7 +139,7 @@ impl Drop for Lab {
         }
         let removed = self.call("down", &[]);
         if !removed.status.success() {
-            eprintln!("lab {} is left behind: {}", self.0, removed.stderr);
+            eprintln!("cannot remove the lab {}: {}", self.0, removed.stderr);
         }
     }
 }

@@ -69,7 +69,7 @@ pub enum PairOutcome {
     },
     /// A rename moved the file of the name with the index `from` to the other name.
     Moved {
-        /// Index of the name that the file had before.
+        /// Index of the name that the file had before the rename.
         from: usize,
     },
 }

@@ -71,7 +71,7 @@ impl Stored {
 /// A failure that a test requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// Status 503 with the code `SlowDown`.
+    /// The store replies with status 503 and the code `SlowDown`.
     SlowDown,
     /// The store carries out the request, but closes the connection before it has sent the reply.
     Lost,
@@ -80,11 +80,11 @@ pub enum Fault {
     /// The store changes one bit: in the stored bytes for a PUT, and in the body of the reply for a
     /// GET.
     Damage,
-    /// Status 403.
+    /// The store replies with status 403.
     Denied,
-    /// Status 400 with the code `ExpiredToken`.
+    /// The store replies with status 400 and the code `ExpiredToken`.
     Expired,
-    /// Status 200 with an error in the body of the reply.
+    /// The store replies with status 200, and with an error in the body.
     LateError,
     /// Before the store carries out the request, it gives the object other contents and another
     /// entity tag.
@@ -320,7 +320,7 @@ fn crc_text(bytes: &[u8]) -> String {
     base64(&skep_types::codec::crc32c(bytes).to_be_bytes())
 }
 
-/// Handles one request, and returns the reply.
+/// Checks and executes one request, and returns the reply.
 fn answer(state: &Mutex<State>, mut request: Request) -> Reply {
     let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
     state.log.push(format!("{} {}", request.method, request.target));

@@ -45,7 +45,7 @@ pub fn blocks(page: &str) -> Vec<Block> {
     let mut blocks = Vec::new();
     let mut lines = page.lines();
     while let Some(line) = lines.next() {
-        // A block that belongs to a list item is indented.
+        // The lines of a block in a list item are indented like the first line of the block.
         let indent = line.len() - line.trim_start().len();
         let Some(words) = line.trim_start().strip_prefix("```sh host=") else { continue };
         let mut words = words.split(' ');

@@ -8,8 +8,8 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-/// Returns the signal of Ctrl-C, or SIGTERM if the parent of the test has made it ignore the signal
-/// of Ctrl-C. The programs that the test starts then ignore Ctrl-C too.
+/// Returns SIGINT, the signal of Ctrl-C. Returns SIGTERM if the test process ignores SIGINT,
+/// because programs that this process starts inherit the ignored signal.
 pub fn ctrl_c() -> Signal {
     let status = files::read_to_string("/proc/self/status");
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

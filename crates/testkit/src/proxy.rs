@@ -170,8 +170,8 @@ impl Drop for Proxy {
     }
 }
 
-/// A chosen request whose reply the proxy drops. Until a drop of this value, the mount cannot open
-/// new connections.
+/// A chosen request whose reply the proxy drops. After the proxy has dropped the reply, new
+/// connections of the mount wait until this value is dropped.
 #[derive(Debug)]
 pub struct DroppedReply<'a> {
     state: &'a State,

@@ -1,4 +1,4 @@
-//! Random numbers that a seed determines. A seed gives the same numbers on every machine.
+//! Random numbers that a seed determines. The same seed produces the same numbers on every machine.
 
 use skep_types::random::SplitMix64;
 

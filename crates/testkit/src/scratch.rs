@@ -33,8 +33,8 @@ impl Scratch {
             let path = parent.join(format!("skep-test-{}-{number}", std::process::id()));
             match fs::create_dir(&path) {
                 Ok(()) => break path,
-                // An earlier process with the same process id was killed and has left this
-                // directory.
+                // An earlier process with the same process id created this directory and was
+                // killed. So try the next name.
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
                 Err(error) => panic!("{}: {error}", path.display()),
             }
@@ -137,9 +137,9 @@ impl Drop for Scratch {
         }
         clear(&self.0);
         if std::env::var_os("SKEP_TEST_KEEP").is_some() {
-            eprintln!("kept: {}", self.0.display());
+            eprintln!("SKEP_TEST_KEEP is set, so {} is not removed", self.0.display());
         } else if let Err(error) = fs::remove_dir_all(&self.0) {
-            eprintln!("{} is left behind: {error}", self.0.display());
+            eprintln!("cannot remove the directory {}: {error}", self.0.display());
         }
     }
 }

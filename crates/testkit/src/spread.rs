@@ -1,9 +1,9 @@
 //! Directories on different metadata groups, for tests of changes that concern several groups.
 //!
-//! Metadata spreads only the directories in the root directory of the file system over its groups
-//! (and those in directories with very many subdirectories). Any other new directory is on the
-//! group of its parent. But a directory stays on its group when a program renames it. So this
-//! module creates directories in the root directory, and moves them to their places.
+//! Metadata spreads new directories in the root directory of the file system over its groups. By
+//! default, any other new directory is on the group of its parent. A rename does not change the
+//! group of a directory. So this module creates directories in the root directory, and moves these
+//! directories to their final paths.
 
 use crate::cluster::{TRANSPORT_ATTRIBUTE, skep};
 use crate::files;
@@ -16,17 +16,17 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Minimum number of directories that one step creates in the root directory.
 const STEP: usize = 4;
-/// Maximum number of steps. The hash of a directory's name chooses its group, so two groups are
-/// almost certainly found in the first steps.
+/// Maximum number of steps. The hash of a directory's name selects its group, so the first steps
+/// almost certainly find two groups.
 const MAX_STEPS: usize = 50;
 
 /// The number in the name of the next directory in the root directory.
 static NEXT: AtomicU32 = AtomicU32::new(1);
 
 /// Creates an empty directory in `parent` for each name, and returns the paths. The first, third,
-/// fifth, ... directory are on another metadata group than `parent`, and the other directories on
-/// the same group as `parent`. So neighbours in the list are on different groups. On another file
-/// system than Skep, only creates the directories.
+/// fifth, ... directory is on another metadata group than `parent`. The second, fourth, ...
+/// directory is on the same group as `parent`. On another file system than Skep, this function only
+/// creates the directories.
 ///
 /// # Panics
 /// Panics if a call fails, or if metadata has only one group.
@@ -72,8 +72,9 @@ pub fn create_dirs<P: AsRef<Path>>(
 
 /// Returns `count` names in `root`, the root directory of a Skep file system. If a program creates
 /// a directory with such a name in `root`, the new directory is on another metadata group than
-/// `root`. The hash of a name chooses the group, so this function creates a directory for each
-/// candidate, reads its group, and removes the directory. All names begin with `prefix`.
+/// `root`. The hash of a name selects the group. So this function creates a directory for each
+/// candidate name, reads the group of the directory, and removes the directory. All names begin
+/// with `prefix`.
 ///
 /// # Panics
 /// Panics if a call fails, or if metadata has only one group.
@@ -102,8 +103,8 @@ pub fn names_elsewhere(root: &Path, prefix: &str, count: usize) -> Vec<String> {
     panic!("no two groups serve the directories in {}", root.display());
 }
 
-/// Checks that some of these files and directories are on different metadata groups. On another
-/// file system than Skep, checks nothing.
+/// Checks that the files and directories `paths` are not all on one metadata group. On another file
+/// system than Skep, checks nothing.
 ///
 /// # Panics
 /// Panics if all paths are on one group.

@@ -14,7 +14,7 @@ pub const LONG: Duration = Duration::from_secs(180);
 /// The hosts n1, n2, ... with the addresses 10.0.0.1, 10.0.0.2, ..., and a host of the
 /// administrator.
 pub struct SshSite {
-    // Fields are dropped in this order, because the hosts must end before their switch.
+    // The hosts must be dropped before their switch, and Rust drops fields in this order.
     /// The hosts.
     pub hosts: Vec<PageHost>,
     /// The host of the administrator.

@@ -155,8 +155,8 @@ impl TargetDisk {
     /// Unmounts the file system and then mounts the same file system, as after the repair of a
     /// device. No process may use the disk during this call.
     ///
-    /// As long as another mount namespace contains the mount after `umount`, the failed file system
-    /// stays active, and `mount` would use the old loop device. So this function waits until no
+    /// If another mount namespace still contains the mount after `umount`, the failed file system
+    /// stays active. `mount` would then use the old loop device. So this function waits until no
     /// loop device uses the image.
     ///
     /// # Panics

@@ -14,7 +14,7 @@ const ASSUMED_MIB: u64 = 300;
 
 /// An ext4 file system on a loop device. The image of the device is a sparse file in a tmpfs, the
 /// *pool*. The size of the pool is the real space of the device. Dropping this value unmounts the
-/// ext4 and the tmpfs.
+/// ext4 file system and the tmpfs.
 #[derive(Debug)]
 pub struct ThinDisk {
     directory: PathBuf,
@@ -24,8 +24,8 @@ fn succeeds<'a>(program: &str, arguments: impl IntoIterator<Item = &'a OsStr>) -
     Command::new(program).args(arguments).output().is_ok_and(|it| it.status.success())
 }
 
-/// Limits each request to a loop device to one page. If a pool has space only for the first pages
-/// of a request, the driver reports the whole request as written.
+/// Limits each request to a loop device to one page. For a longer request, if the pool has space
+/// only for the first pages, the driver would report the whole request as written.
 fn write_single_pages(device: &Path) {
     let name = device.file_name().expect("a device");
     let limit = Path::new("/sys/block").join(name).join("queue/max_sectors_kb");
@@ -38,7 +38,7 @@ fn write_single_pages(device: &Path) {
 pub fn may_mount() -> bool {
     let is_root = rustix::process::geteuid().is_root();
     if !is_root {
-        eprintln!("skipped: needs root");
+        eprintln!("skipped: only root can mount the file system of this test");
     }
     is_root
 }
@@ -109,7 +109,7 @@ impl ThinDisk {
     /// the pool.
     ///
     /// # Panics
-    /// Panics if the file system does not support this.
+    /// Panics if the file system does not support trimming.
     pub fn trim(&self) {
         assert!(succeeds("fstrim", [self.path().as_os_str()]), "fstrim {}", self.path().display());
     }

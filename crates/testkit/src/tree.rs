@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 const LONGEST_VALUE: usize = 1 << 16;
 /// Maximum length of the list of a file's extended attribute names, in bytes.
 const LONGEST_LIST: usize = 1 << 16;
-/// Maximum number of bytes of an extended attribute's value that the text of a [`Node`] has.
+/// Maximum number of bytes of an extended attribute's value that the text of a [`Node`] shows.
 const SHOWN_BYTES: usize = 32;
 
 /// The files and directories of a tree. The paths are relative to the root of the tree.
@@ -33,8 +33,8 @@ pub struct Node {
     pub len: u64,
     /// Number of hard links.
     pub links: u64,
-    /// If an earlier path (in ascending order) refers to the same inode, the first such path.
-    /// `None` if no earlier path refers to this inode.
+    /// For a further name of a hard-linked file, the first path (in ascending order) with the same
+    /// inode. `None` if no earlier path has this inode.
     pub same_as: Option<PathBuf>,
     /// Hash of a regular file's contents. Zero for other kinds.
     pub hash: u64,
@@ -65,9 +65,9 @@ impl fmt::Debug for Node {
     }
 }
 
-/// Formats the value of an extended attribute as hexadecimal digits. If the value is longer than
-/// [`SHOWN_BYTES`], the text has only its first bytes, and the length and hash of the whole value.
-/// So the texts of two different values differ.
+/// Formats the value of an extended attribute as hexadecimal digits. For a value that is longer
+/// than [`SHOWN_BYTES`], the text consists of the first bytes, the length and the hash of the
+/// value. So different values have different texts.
 fn shown(value: &[u8]) -> String {
     let first = &value[..value.len().min(SHOWN_BYTES)];
     let digits: String = first.iter().map(|byte| format!("{byte:02x}")).collect();

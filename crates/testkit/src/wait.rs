@@ -12,9 +12,9 @@ const INTERVAL: Duration = Duration::from_millis(10);
 /// Longest pause between two evaluations of a condition.
 const LONGEST_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Pauses before the next evaluation of a condition, for as long as the last evaluation took. Many
-/// conditions start a program, and without the pause these programs would take processor time from
-/// the services.
+/// Sleeps before the next evaluation of a condition, for about the duration of the last evaluation.
+/// Many conditions start a program, and without the pause these programs would take processor time
+/// from the services.
 fn pause_after(evaluation: Duration) {
     std::thread::sleep(evaluation.clamp(INTERVAL, LONGEST_INTERVAL));
 }

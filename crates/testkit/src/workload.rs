@@ -11,8 +11,8 @@
 //! - a log, to which the worker appends through a handle that stays open
 //! - a file whose blocks the worker overwrites in place
 //!
-//! In this workload, workers do not share files (in the model test they do), and do not fill the
-//! disk.
+//! In this workload, workers do not fill the disk and share no files. The test `model` covers
+//! shared files.
 
 mod history;
 mod ongoing;
@@ -141,8 +141,8 @@ impl Worker {
     /// Runs one operation at a time until `stop` is set.
     ///
     /// # Errors
-    /// Returns the error of the first operation that fails. This operation may or may not have
-    /// taken effect, and [`verify`] accepts either case.
+    /// Returns the error of the first operation that fails. The failed operation may or may not
+    /// have taken effect, and [`verify`] accepts either case.
     pub fn run(&mut self, stop: &AtomicBool) -> Outcome {
         while !stop.load(Ordering::Relaxed) {
             let began = Instant::now();

@@ -1,5 +1,6 @@
-//! Targets that an administrator adds to running services. These targets serve immediately, serve
-//! after a restart of the service, too, and can be removed without a restart.
+//! Targets that an administrator adds to running services. These targets serve immediately, and
+//! also after a restart of the service. The administrator can remove these targets without a
+//! restart.
 
 use skep_testkit::cluster::skep;
 use skep_testkit::{Cluster, PATIENCE, Scratch, Shape, files, schema, wait_for};

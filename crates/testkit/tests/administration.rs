@@ -63,7 +63,8 @@ fn log_levels_change_in_running_services_and_mounts() {
     let one: Vec<String> = levels(&[&client, "default"]);
     assert_eq!(one, ["info"]);
 
-    // If a client does not reply, a signal can set its log level.
+    // A signal can also set the log level of a client, for example if the client does not reply to
+    // commands.
     let clients = cluster.skep_json(&["client", "list"]);
     let pid = clients[0]["pid"].to_string();
     let kill = |signal: &str| {

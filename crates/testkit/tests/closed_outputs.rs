@@ -28,7 +28,8 @@ fn end_of(mut child: Child) -> ExitStatus {
     wait_for("the program ends", PATIENCE, || child.try_wait().expect("a child of this process"))
 }
 
-/// The error message was printed with a macro that panics if it cannot print.
+/// Regression test: `skep` printed error messages with a macro that panics if the write to standard
+/// error fails.
 #[test]
 fn command_without_stderr_keeps_its_exit_code() {
     for (arguments, exit_code) in [
@@ -54,8 +55,8 @@ fn command_fails_at_a_full_disk_but_not_at_a_closed_pipe() {
     }
 }
 
-/// The logger reported a failed write to the log with a macro that panics if it cannot print, so
-/// the first line after the disk of the log was full ended the service.
+/// Regression test: after a failed write to the log, the logger reported the failure with a macro
+/// that panics if it cannot print. So a full disk ended the service at the next log line.
 #[test]
 fn service_serves_while_its_log_cannot_be_written() {
     let scratch = Scratch::new();

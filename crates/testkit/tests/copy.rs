@@ -206,7 +206,7 @@ fn source_in_a_directory_without_read_permission_is_copied() {
     const USER: u32 = 23_456;
     let scratch = Scratch::new();
     files::set_permissions(scratch.path(), Permissions::from_mode(0o755));
-    // Copy the program to a directory that other users may access.
+    // Copy the program `skep` to a directory that other users may access.
     let skep = scratch.join("skep");
     files::copy(program(), &skep);
     let home = scratch.directory("home");

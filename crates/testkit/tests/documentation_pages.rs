@@ -188,7 +188,8 @@ const NOT_RUN: &[(&str, usize, &str)] = &[
 /// Returns the number of code blocks of a page that have a command of Skep and that no test runs.
 fn blocks_not_run(page: &str) -> usize {
     let mut count = 0;
-    // Even parts are text, and odd parts are code blocks.
+    // In the split page, parts with even indices are text, and parts with odd indices are code
+    // blocks.
     for block in page.split("```").skip(1).step_by(2) {
         let is_run = block.starts_with("sh host=") || block.starts_with("console\n");
         let has_command = block.lines().skip(1).any(|line| {
@@ -224,8 +225,8 @@ fn each_page_with_commands_that_no_test_runs_has_a_reason() {
 /// Messages of the kernel or the C library, which the sources do not contain.
 const OF_THE_SYSTEM: &[&str] = &["Connection refused"];
 
-/// Returns the messages in the first column of the tables on the page, and the texts that a log
-/// `has` by this column.
+/// Returns the messages in the first column of the tables on the page. In other tables, returns the
+/// quoted text after each ` has `, which names a part of a log line.
 fn messages() -> Vec<String> {
     let mut found = Vec::new();
     let mut is_table_of_messages = false;
@@ -237,7 +238,8 @@ fn messages() -> Vec<String> {
             Some(cell) if is_table_of_messages || cell.contains(" says `") => {
                 found.extend(cell.split('`').skip(1).step_by(2).map(str::to_owned));
             }
-            // Other quotes in such a cell are errors of the system or names.
+            // In other tables, quoted texts that do not follow ` has ` are errors of the system, or
+            // names.
             Some(cell) => {
                 let quotes = cell.split(" has `").skip(1).filter_map(|it| it.split('`').next());
                 found.extend(quotes.map(str::to_owned));

@@ -100,7 +100,7 @@ impl Stranger {
 impl Drop for Stranger {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Release);
-        // The thread waits for a connection.
+        // Connect once, because the thread waits for a connection before it checks `stop`.
         drop(TcpStream::connect(&self.address));
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();

@@ -302,7 +302,7 @@ fn lab_spreads_directories_over_all_metadata_servers() {
     let names: Vec<_> = up["hosts"].list().iter().map(|host| host["name"].text()).collect();
     assert_eq!(names, ["m1", "m2", "s1", "c1"], "{up}");
     let skep = cluster::program().display().to_string();
-    // A hash of its name chooses the metadata server of a directory in the root.
+    // For a directory in the root, the hash of the directory's name selects the metadata server.
     let script = format!(
         "set -e; for d in $(seq 32); do mkdir $d; {skep} entry info --output ndjson $d; done"
     );
@@ -341,8 +341,8 @@ fn lab_without_root_is_refused() {
     assert_eq!(lab.remains(), NOTHING);
 }
 
-/// Returns how often this kernel has dropped its page cache, and how often its cache of names and
-/// inodes.
+/// Returns how often this kernel has dropped its page cache, and how often this kernel has dropped
+/// its cache of names and inodes.
 fn cache_drops() -> [u64; 2] {
     let text = files::read_to_string("/proc/vmstat");
     ["drop_pagecache ", "drop_slab "].map(|name| {

@@ -142,8 +142,8 @@ fn signals_end_the_live_view_with_a_restored_terminal() {
     }
 }
 
-/// A shell without job control makes its background commands ignore SIGINT, and their programs
-/// inherit that. Ctrl-C then closed the view, and the command ended with the exit code of `q`.
+/// Regression test: a shell without job control starts its background commands with SIGINT ignored.
+/// In such a command, Ctrl-C closed the view, but the exit code was the code of the key `q`.
 ///
 /// Command: skep stats.
 #[test]

@@ -28,9 +28,10 @@ fn listing_directory(cluster: &Cluster, id: &str) -> PathBuf {
     listing
 }
 
-/// A pattern that lists the lost target `id` leaves no place for new files. Checks that three texts
-/// explain this fact: the log of the mount, the output of `skep entry info`, and `healthy`, which
-/// is the output of `skep health check`.
+/// New files in the directory `listing` fail with ENOSPC, because the pattern of this directory
+/// lists only the lost target `id`. Checks that three texts explain this failure: the log of the
+/// mount, the output of `skep entry info`, and `healthy`, which is the output of `skep health
+/// check`.
 fn check_listing_directory(cluster: &Cluster, listing: &Path, id: &str, healthy: &str) {
     let refused = std::fs::write(listing.join("new"), "x").expect_err("the target is lost");
     assert_eq!(refused.kind(), std::io::ErrorKind::StorageFull, "{refused}");

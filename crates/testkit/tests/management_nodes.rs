@@ -235,8 +235,8 @@ fn changes(cluster: &Cluster, stop: &Arc<AtomicBool>) -> JoinHandle<u64> {
     })
 }
 
-/// Without a leader, the command still checks the other services, by the newest cluster map that is
-/// stored on its host.
+/// Without a leader, the command still checks the other services. The command then uses the newest
+/// cluster map that its host has stored.
 ///
 /// Command: skep health check.
 #[test]

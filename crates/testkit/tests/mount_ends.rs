@@ -19,9 +19,9 @@ const UMOUNT_PATIENCE: Duration = Duration::from_secs(10);
 /// Time limit for `umount` if servers accept requests but never reply. This limit is longer than
 /// `umount`'s limit without servers, because each request must time out.
 const SILENT_PATIENCE: Duration = Duration::from_secs(20);
-/// Kills all services of the cluster. The supervisor is suspended before, so that it restarts no
-/// service. If it were killed, the kernel would send SIGTERM to the services, and they would first
-/// make all changes durable.
+/// Kills all services of the cluster. Suspends the supervisor first, so that the supervisor
+/// restarts no service. After a kill of the supervisor, the kernel would send SIGTERM to the
+/// services, and the services would make all changes durable before they end.
 fn kill_services(cluster: &Cluster) {
     cluster.processes("up").iter().for_each(|supervisor| supervisor.signal(Signal::STOP));
     for role in ["management", "metadata", "storage"] {

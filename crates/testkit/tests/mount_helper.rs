@@ -273,7 +273,7 @@ fn direct_io_and_read_ahead_options_take_effect() {
     assert_eq!(xattr_as_root(&mount_point, "user.skep.direct_io"), "true");
     assert_eq!(read_ahead_kib(&mount_point), 64);
     assert!(files::read(&path) == content);
-    // Any alignment works, unlike with O_DIRECT.
+    // With this mount option, reads and writes need no alignment, unlike with `O_DIRECT`.
     let file = files::open_with(fs::OpenOptions::new().read(true).write(true), &path);
     files::write_all_at(&file, b"changed", 4_095);
     let mut bytes = [0; 9];

@@ -30,7 +30,7 @@ enum Behaviour {
     Reply(&'static str, usize),
 }
 
-/// A request that a receiver has got.
+/// A request that a receiver has received.
 #[derive(Debug)]
 struct Request {
     path: String,

@@ -68,8 +68,8 @@ fn locker(path: &Path) -> Child {
     command.spawn().expect("python3 can be started")
 }
 
-/// Checks the output while a service is unreachable. Some fields have a value only in this case,
-/// and other fields are null.
+/// Checks the output while a service is unreachable. In this state, some fields have a value that
+/// are null otherwise, and some other fields are null.
 fn check_output_without_a_service(cluster: &Cluster) {
     let storage = cluster.processes("storage").pop().expect("it runs");
     storage.signal(Signal::STOP);

@@ -385,8 +385,8 @@ fn reads_of_small_files_send_the_documented_requests() {
     counted.check("stat again", "", |number| stat(&name(&at, number)));
 }
 
-/// The kernel asks for more entries after the last one. The mount replies to this request without
-/// metadata. Every second directory is empty.
+/// After the last entry of a directory, the kernel sends one more request to the mount. The mount
+/// replies to this request without a request to metadata. Every second directory is empty.
 #[test]
 fn listing_of_a_directory_sends_one_request_to_metadata() {
     let counted = Counted::new();

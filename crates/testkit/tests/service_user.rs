@@ -153,8 +153,8 @@ fn only_root_can_give_directories_to_an_existing_user() {
     schema::check("service-give", &report);
     assert_eq!(report["directories"][0], "/srv/management");
     assert_ne!(report["changed"], 0);
-    // If the settings belong to the user of the services, a service could name any directory of the
-    // host in its settings.
+    // The command must refuse settings that belong to the user of the services. Otherwise a service
+    // could name any directory of the host in its settings.
     works(&host, "chown skep /etc/skep/management-a.toml");
     let refused = host.run(&format!("{give} skep")).expect_failure();
     assert!(refused.contains("chown root /etc/skep/management-a.toml"), "{refused}");

@@ -285,8 +285,8 @@ fn data_that_was_not_staged_out_is_not_removed() {
     site.expect_unchanged(&before);
 }
 
-/// After a boot of a host, nothing of the file system runs any more, and its data is still on the
-/// disk. The test starts the services as docs/operations/ondemand.md describes.
+/// After a boot of a host, no process of the file system runs, but the data of the file system is
+/// still on the disk. The test starts the services as docs/operations/ondemand.md describes.
 ///
 /// Command: skep ondemand start, skep ondemand stop.
 #[test]

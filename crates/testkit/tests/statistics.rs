@@ -354,7 +354,7 @@ fn series_of_statistics_continues_after_an_outage() {
     showing.wait().unwrap();
 }
 
-/// Without this end, a pipe such as `skep stats | head -1` would never end.
+/// If the command did not end, a pipe such as `skep stats | head -1` would never end.
 ///
 /// Command: skep stats, skep node disks, skep trace, skep health check.
 #[test]

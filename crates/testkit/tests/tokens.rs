@@ -41,7 +41,7 @@ fn token_can_be_replaced_and_revoked_while_mounts_are_in_use() {
     files::write(cluster.path().join("before"), "before");
 
     // All services accept the previous token until its revocation. Until the new token is installed
-    // on the other services, only management accepts it.
+    // on the other services, only management accepts the new token.
     let replaced = ["token", "replace", "--directory", &management, "--output", "json"];
     let replaced = serde_json::from_str(&skep(replaced).expect_success()).expect("JSON");
     check("token-replace", &replaced);

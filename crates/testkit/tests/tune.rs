@@ -114,8 +114,8 @@ fn tune_measure_compares_values_and_restores_them() {
         text.stderr
     );
     run(&["apply", "--root", &at, "--role", "storage"]).expect_success();
-    // The command creates no object, so its exit code differs from the code for an object that
-    // already exists.
+    // `skep tune measure` creates no object. So this refusal must not have the exit code of a
+    // command that cannot create an object because the object exists.
     let refused = with(&[], &["true"]);
     assert_eq!(refused.status.code(), Some(2), "{}", refused.stderr);
     assert!(refused.stderr.contains("run `skep tune undo` first"), "{}", refused.stderr);

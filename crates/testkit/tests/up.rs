@@ -290,8 +290,8 @@ fn killed_processes_are_restarted_and_logged() {
     for name in ["storage-1", "management", "metadata-1", "mount"] {
         assert!(log.contains(&format!("{name} exited unexpectedly (signal 9)")), "{name}: {log}");
         assert!(log.contains(&format!("{name} is running again")), "{name}: {log}");
-        // The services reported their start to a process that has since exited. The services must
-        // not log an error about this.
+        // The process to which the services reported their start has exited since then. The
+        // services must not log an error about the missing process.
         let log = cluster.data().join(format!("logs/{name}.log"));
         let log = files::read_to_string(log);
         assert!(!log.contains("cannot notify the service manager"), "{name}: {log}");

@@ -77,7 +77,7 @@ impl Authority {
 }
 
 impl TlsServer {
-    /// Encrypts a connection of a client. The first read does the handshake.
+    /// Encrypts a connection of a client. The first read of the result performs the TLS handshake.
     pub(super) fn accept(&self, stream: TcpStream) -> StreamOwned<ServerConnection, TcpStream> {
         let connection = ServerConnection::new(self.config.clone());
         StreamOwned::new(connection.expect("the settings of the server are valid"), stream)

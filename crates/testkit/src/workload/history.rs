@@ -51,7 +51,8 @@ impl State {
 pub struct Crash {
     /// An operation that was acknowledged before this moment must survive.
     pub settled: Instant,
-    /// Data and operations must survive if their sync was acknowledged before this moment.
+    /// Data and operations that a sync made durable must survive if this sync was acknowledged
+    /// before this moment.
     pub begun: Instant,
     /// Operations that began after this moment must have no effect.
     pub ended: Instant,

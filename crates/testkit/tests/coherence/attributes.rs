@@ -36,8 +36,8 @@ pub(crate) const CASES: &[Case<Mounts>] = skep_testkit::cases![attributes:
     chown_clears_only_the_required_bits_of_the_other_mount,
 ];
 
-/// docs/semantics.md 1.10: the mount has received the attributes of the file before another mount
-/// sets a bit.
+/// docs/semantics.md 1.10. A mount caches the attributes of a file, another mount sets the
+/// set-user-id or set-group-id bit, and a program calls `fchown` on the first mount.
 fn chown_clears_only_the_required_bits_of_the_other_mount(mounts: &Mounts) {
     for (before, after) in [(0o4755, 0o755), (0o2755, 0o755), (0o2640, 0o2640)] {
         let name = format!("{before:o}");
@@ -122,8 +122,8 @@ fn acl_changes_are_visible_under_another_name(mounts: &Mounts) {
     assert!(!list("newer").contains("user:23456"), "the list after a listing with the new name");
 }
 
-/// The kernel looks up the reused name twice: it drops the first reply, because its cache has
-/// another inode under this name. docs/semantics.md 1.17.
+/// The kernel looks up the reused name twice. The kernel drops the first reply, because its cache
+/// has another inode under this name. docs/semantics.md 1.17.
 fn acl_changes_are_visible_under_a_reused_name(mounts: &Mounts) {
     let (here, there) = (&mounts.one, &mounts.other);
     let list = |name: &str| run_in(there, "getfacl", ["--omit-header", "--numeric", name]);
@@ -271,7 +271,8 @@ fn acls_have_at_most_511_entries(mounts: &Mounts) {
     }
 }
 
-/// Returns the project of `name` in the directory `place`, and whether new entries inherit it.
+/// Returns the project of `name` in the directory `place`, and whether new entries inherit this
+/// project.
 fn project(place: &Path, name: &str) -> (String, bool) {
     let text = run_in(place, "lsattr", ["-p", "-d", name]);
     let words: Vec<_> = text.split_whitespace().map(str::to_owned).collect();

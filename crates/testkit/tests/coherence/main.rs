@@ -1,6 +1,6 @@
-//! Tests which changes of one mount are visible on another mount of the same cluster, and when. The
-//! mounts have different transports. After a `close` on one mount, an open on the other mount reads
-//! the written data. Changed names and attributes are visible within a second.
+//! Tests when changes by one mount become visible on another mount of the same cluster. The mounts
+//! have different transports. After a `close` on one mount, an open on the other mount reads the
+//! written data. Changed names and attributes are visible within a second.
 
 mod attributes;
 mod kernel;
@@ -484,8 +484,8 @@ fn names_that_are_exchanged_are_never_missing(mounts: &Mounts) {
     });
 }
 
-/// docs/semantics.md 1.7. If two concurrent renames would create a loop together, metadata refuses
-/// one of them. The two directories are on different metadata groups.
+/// docs/semantics.md 1.7. If two concurrent renames together would create a loop, metadata refuses
+/// one of the two renames. The two directories are on different metadata groups.
 fn directories_moved_into_each_other_stay_a_tree(mounts: &Mounts) {
     const ROUNDS: usize = 25;
     create_spread_rounds(&mounts.one, ROUNDS, &["a", "b"]);
@@ -513,8 +513,9 @@ fn directories_moved_into_each_other_stay_a_tree(mounts: &Mounts) {
     }
 }
 
-/// Creates the directories `round-0`, `round-1`, ... in `place`, and directories with these names
-/// in each of them. Neighbours in the list of names are on different metadata groups.
+/// Creates the directories `round-0`, `round-1`, ... in `place`, and the directories `names` in
+/// each round directory. Neighbours in the list of all created directories are on different
+/// metadata groups.
 fn create_spread_rounds(place: &Path, rounds: usize, names: &[&str]) {
     for round in 0..rounds {
         files::create_dir(place.join(format!("round-{round}")));

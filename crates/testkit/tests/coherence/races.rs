@@ -147,12 +147,13 @@ fn exchange(top: &Path, first: &str, second: &str) -> rustix::io::Result<()> {
 }
 
 /// In each round, one mount for each name in `ring` exchanges the directory with this name and the
-/// directory below the next name in the ring. All exchanges run at the same time. Together they
-/// would create a loop that is not reachable from the root, so metadata must refuse the exchange
-/// that would close the loop. The directories of the ring are on two metadata groups.
+/// directory below the next name in the ring. All exchanges run at the same time. All exchanges
+/// together would create a loop that is not reachable from the root, so metadata must refuse the
+/// exchange that would close the loop. The directories of the ring are on two metadata groups.
 ///
 /// The error of the refused exchange depends on whether the mount has already noticed the other
-/// exchanges. If the mount has noticed them, the names in the call refer to other directories.
+/// exchanges. After the mount has noticed the other exchanges, the names in its call refer to
+/// different directories.
 fn exchange_in_a_ring(mounts: &Mounts, ring: &[&str], rounds: usize) {
     create_spread_rounds(&mounts.at_once, rounds, ring);
     for round in 0..rounds {
@@ -202,7 +203,8 @@ fn two_concurrent_exchanges_keep_a_tree(mounts: &Mounts) {
     exchange_in_a_ring(mounts, &["a", "b"], 25);
 }
 
-/// docs/semantics.md 1.7. Any two of the three exchanges are valid together, but all three are not.
+/// docs/semantics.md 1.7. Any two of the three exchanges can both succeed, but all three together
+/// would create a loop.
 fn three_concurrent_exchanges_keep_a_tree(mounts: &Mounts) {
     exchange_in_a_ring(mounts, &["a", "b", "c"], 25);
 }

@@ -249,7 +249,8 @@ fn concurrent_direct_appends_of_both_mounts_lose_no_record(mounts: &Mounts) {
 }
 
 /// Returns a buffer, and the offset of the first page boundary in the buffer. The kernel passes at
-/// most 256 pages of a program's memory in one request, and an unaligned mebibyte is on 257 pages.
+/// most 256 pages of a program's memory in one request, and an unaligned mebibyte occupies parts of
+/// 257 pages.
 pub(crate) fn with_pages(byte: u8, len: usize) -> (Vec<u8>, usize) {
     const PAGE: usize = 4096;
     let bytes = vec![byte; len + 2 * PAGE];

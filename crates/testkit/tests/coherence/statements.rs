@@ -102,8 +102,8 @@ fn directory_that_is_replaced_is_never_missing(mounts: &Mounts) {
     assert_eq!(files::read_dir(&mounts.one).count(), 1);
 }
 
-/// Moves a file through sixteen directories. Each of them is on another metadata group than the
-/// next one. docs/semantics.md 1.4.
+/// Moves a file through sixteen directories. Two consecutive directories are on different metadata
+/// groups. docs/semantics.md 1.4.
 fn rename_leaves_a_whiteout_at_another_metadata_target(mounts: &Mounts) {
     let (here, there) = (&mounts.one, &mounts.at_once);
     let name = |number: u32| format!("whiteouts-{number}/file");
@@ -166,8 +166,8 @@ fn listing_is_complete_during_changes_by_the_other_mount(mounts: &Mounts) {
     });
 }
 
-/// docs/semantics.md 1.9. Reading changes no time, even if the access time is older than the
-/// modification time. When the access time is older, other file systems update it.
+/// docs/semantics.md 1.9. Reading changes no time of a file. Other file systems update an access
+/// time that is older than the modification time, but Skep does not.
 fn reading_changes_no_time(mounts: &Mounts) {
     let at = |seconds| Timespec { tv_sec: seconds, tv_nsec: 7 };
     let times = Timestamps { last_access: at(1000), last_modification: at(2000) };

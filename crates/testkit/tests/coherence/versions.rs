@@ -1,5 +1,5 @@
-//! Checks the versions of pages that readers get while another program writes, maps, punches and
-//! truncates the file.
+//! Checks that readers get no outdated page of a file while another program writes, maps, punches
+//! and truncates the file.
 //!
 //! One mount changes a file page by page and counts the changes. Every eight bytes of a page
 //! contain the index of the page and the sequence number of the change that wrote these bytes.
@@ -137,7 +137,8 @@ impl Story {
     }
 }
 
-/// Makes all other threads end when this value is dropped, even if its own thread panics.
+/// Makes all other threads end when this value is dropped, even if the thread that owns this value
+/// panics.
 struct Stops<'a>(&'a Story);
 
 impl Drop for Stops<'_> {

@@ -214,7 +214,7 @@ fn check_lost_disk(host: &PageHost) {
         let printed = in_srv(host, &commands(number));
         assert!(printed.contains(" /lost"), "{printed}");
     }
-    // The patterns of other files also name the target.
+    // The patterns of further files also name the target, so remove these files too.
     in_srv(host, "rm -r /mnt/skep/lost /mnt/skep/run /mnt/skep/results");
     wait_for("the target is removed", PATIENCE, || {
         let removal = host.run(&format!("cd /srv\n{}", commands(3)));

@@ -119,7 +119,8 @@ fn cluster_is_deployed_extended_upgraded_and_destroyed() {
     let refused = site.deploy("destroy").expect_failure();
     assert!(refused.contains("metadata on host m1 (/nvme0/skep)"), "{refused}");
     assert_eq!(site.host("c1").run("cat /mnt/skep/file").expect_success(), "kept\n");
-    // The list of a host may be incomplete, so the directories of the host count too.
+    // Remove the initialised directories from the file `deploy.list` of each host. `skep deploy
+    // destroy` must still find and name the directories that contain data.
     for name in ["m1", "s1", "s2"] {
         let shorten = "sed -i '/^initialised /d' /etc/skep/deploy.list";
         site.host(name).run(shorten).expect_success();
@@ -192,7 +193,8 @@ fn check_failed_file_system(site: &mut DeploySite, disk: &LoopDevice) {
     }
 }
 
-/// A new directory of management would be another cluster, which the services could not join.
+/// If `skep deploy` initialised a new directory for management, a different cluster would start,
+/// and the existing services could not join this cluster.
 ///
 /// Command: skep deploy apply, skep cluster backup, skep cluster restore.
 #[test]
@@ -210,7 +212,7 @@ fn lost_management_is_restored_and_not_initialised_again() {
     let backup = "skep cluster backup --directory /srv/skep/management ~root/copy";
     host.run(backup).expect_success();
 
-    // The host is installed anew, and only the copy is left of its directory.
+    // Simulate a new installation of the host. Only the backup of management's directory remains.
     let lose = "kill -KILL $(cat /run/skep/management.pid); rm -rf /srv/skep /etc/skep /run/skep";
     host.run(lose).expect_success();
     wait_for("management has ended", PATIENCE, || {

@@ -37,7 +37,7 @@ const SECOND_CLIENT: &str = "        c2: { ansible_host: 10.0.0.4 }\n";
 
 /// The controller, and the hosts of the cluster.
 struct Site {
-    // Fields are dropped in this order, because the hosts must end before their switch.
+    // The hosts must be dropped before their switch, and Rust drops fields in this order.
     hosts: Vec<PageHost>,
     controller: PageHost,
     _network: PageNetwork,

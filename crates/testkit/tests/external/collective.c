@@ -26,7 +26,7 @@ static void must(int code, const char *what)
     MPI_Abort(MPI_COMM_WORLD, 1);
 }
 
-/* Returns the byte that belongs at an offset. It depends on the round, so that a test finds old bytes. */
+/* Returns the expected byte at an offset. Each round has other bytes, so the check finds old bytes. */
 static unsigned char expected(MPI_Offset place, int round)
 {
     return (unsigned char)(place * 7 + place / 4096 + 31 * round + 1);

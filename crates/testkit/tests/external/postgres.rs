@@ -101,7 +101,8 @@ impl Server<'_> {
     }
 
     /// Checks the tables, and returns the number of transactions. The sums in the tables must be
-    /// equal, as every transaction preserves this. The tables must also match their indexes.
+    /// equal, because every transaction changes all sums by the same amount. The tables must also
+    /// match their indexes.
     fn check(&self) -> u64 {
         let sums = "select (select sum(abalance) from pgbench_accounts), \
                     (select sum(bbalance) from pgbench_branches), \

@@ -39,7 +39,7 @@ impl Fault {
     /// Returns the maximum pause of a program on a mount that stays connected.
     pub(crate) fn longest_pause(self) -> Duration {
         match self {
-            // The take-over of the group needs the next leader.
+            // The take-over of the group begins only after management has elected a new leader.
             Self::LeaderAndPrimary => Duration::from_secs(8),
             _ => Duration::from_secs(5),
         }
@@ -64,8 +64,8 @@ const FROZEN: Duration = Duration::from_secs(3);
 const SHORTEST_CUT: usize = 10_000;
 /// Maximum duration of a [`Fault::Stop`] in milliseconds.
 const LONGEST_STOP: usize = 20_000;
-/// Minimum duration of a [`Fault::StopPrimary`] in milliseconds. A backup member asks for its group
-/// after 2.5 s without the primary.
+/// Minimum duration of a [`Fault::StopPrimary`] in milliseconds. After 2.5 s without the primary, a
+/// backup member asks management for the role of the primary.
 const SHORTEST_STOP_OF_PRIMARY: usize = 4_000;
 
 impl Plan {

@@ -6,9 +6,9 @@
 //! which a fault disconnects for longer than the lease of this mount.
 //!
 //! No acknowledged operation may be lost, and only a program on the third mount may get an error.
-//! The operations on shared objects must be linearizable, no two programs may hold conflicting
-//! locks, and no pause of a program on the two mounts may be longer than [`Fault::longest_pause`].
-//! The test prints a table of the pauses. The environment variable `SKEP_FAULTS` sets the number of
+//! The operations on shared objects must be linearizable, and no two programs may hold conflicting
+//! locks. No pause of a program on the two mounts may be longer than [`Fault::longest_pause`]. The
+//! test prints a table of the pauses. The environment variable `SKEP_FAULTS` sets the number of
 //! faults of management and metadata, `SKEP_FAULT_PLAN` their kind ([`Plan`]), and `SKEP_TEST_SEED`
 //! the seed that determines the faults.
 

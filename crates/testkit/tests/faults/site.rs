@@ -43,7 +43,7 @@ pub(crate) const WITH_DISKS: [&str; 3] = ["metadata-2", "metadata-5", "managemen
 pub(crate) const SMALL_DISK: &str = "size=1g,huge=never";
 /// A cluster, its hosts and its mounts.
 pub(crate) struct Site {
-    // Fields are dropped in this order, because the services must end before their hosts.
+    // The services must be dropped before their hosts, and Rust drops fields in this order.
     services: BTreeMap<&'static str, Child>,
     mounts: Vec<Child>,
     pub(crate) disks: BTreeMap<&'static str, TargetDisk>,

@@ -3,10 +3,10 @@
 //! may be left without its file.
 //!
 //! The tests in this file kill single processes. Half of the kills are with FUSE over io_uring, and
-//! half with /dev/fuse. In CI, a run has 30 kills. `cargo xtask external --only kills` has 200.
-//! [`together`] kills several processes at the same moment, and suspends services for a long time.
-//! The tests check the transport, and print the seed. If `SKEP_TEST_SEED` is set to this seed, a
-//! run has the same order of kills and operations, but not the same timing.
+//! half with /dev/fuse. In CI, a run has 30 kills. A run of `cargo xtask external --only kills` has
+//! 200 kills. [`together`] kills several processes at the same moment, and suspends services for a
+//! long time. The tests check the transport, and print the seed. If `SKEP_TEST_SEED` is set to this
+//! seed, a run has the same order of kills and operations, but not the same timing.
 
 mod pages;
 mod together;

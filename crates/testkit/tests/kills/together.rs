@@ -2,7 +2,7 @@
 //! mounts run the workload, and writers on both mounts share pages of one file.
 //!
 //! In CI, each test has a few rounds, and a suspension takes seconds. `cargo xtask external --only
-//! kills` has 40 kills of everything and 100 kills of two services. `cargo xtask external --only
+//! kills` has 40 kills of all processes and 100 kills of two services. `cargo xtask external --only
 //! stops` has suspensions of minutes.
 
 use crate::pages::SharedPages;
@@ -33,7 +33,7 @@ const AFTERWARDS: usize = 50;
 
 /// A cluster with two mounts, and its load.
 struct Site {
-    // Fields are dropped in this order, because the second mount must end before its cluster.
+    // The second mount must be dropped before its cluster, and Rust drops fields in this order.
     workers: Vec<Worker>,
     second: Mounted,
     cluster: Cluster,

@@ -238,7 +238,8 @@ fn flock_and_ofd_locks_last_until_the_last_close(mounts: &Mounts) {
             assert_eq!(other.try_lock(kind, "shared"), "EAGAIN", "{kind}");
             holder.ok("close g");
             is_free_soon(&mut other, kind);
-            // The kernel may give the newly opened file the lock owner number of the closed file.
+            // The kernel may reuse the lock owner number of the closed file for the newly opened
+            // file. Repeat these steps, because this reuse does not happen each time.
             for _ in 0..50 {
                 holder.open("f", here, "write");
                 assert_eq!(holder.try_lock(kind, "exclusive"), "ok");
@@ -413,8 +414,8 @@ fn readers_overtake_a_waiting_writer_64_times(mounts: &Mounts) {
             later.unlock(kind);
         }
         let answer = later.try_lock(kind, "shared");
-        // Check this only within the second for which the lock is reserved. On a busy machine, the
-        // second may have passed.
+        // Check this refusal only within the second for which the lock is reserved for the writer.
+        // On a busy machine, this second may have passed.
         if before_last.elapsed() < Duration::from_secs(1) {
             assert_eq!(answer, "EAGAIN", "{kind}");
         }
@@ -465,8 +466,8 @@ fn each_worker_serves_256_lock_waits(mounts: &Mounts) {
     }
 }
 
-/// Returns two files on different metadata targets. Metadata places new directories in the root
-/// alternately on the targets.
+/// Returns two files on different metadata targets. Metadata spreads new directories in the root
+/// over the targets, by a hash of their names.
 fn apart(place: &Path) -> [PathBuf; 2] {
     let root = place.parent().expect("it is in the mount");
     let target = |path: &Path| {

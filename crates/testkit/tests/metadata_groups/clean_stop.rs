@@ -76,8 +76,8 @@ fn write_until(end: &AtomicBool, root: &Path, operations: &Operations) {
     }
 }
 
-/// Starts a group with two members, and writes the file `before`. In the result, the path is the
-/// mount point.
+/// Starts a group with two members, and writes the file `before`. Returns the group, and the path
+/// of the mount point.
 fn pair_with_file() -> (Pair, PathBuf) {
     let pair = Pair::begin();
     let root = pair.mount_point();
@@ -98,7 +98,7 @@ fn start_again(pair: &mut Pair, name: &'static str) {
     pair.wait_for_serving(2);
 }
 
-/// Checks that each operation of a round ends in time.
+/// Checks that each operation of a round ends within [`LONGEST_OPERATION`].
 fn assert_no_operation_waits(root: &Path) {
     let operations = Operations::default();
     write_and_sync(root, &operations);

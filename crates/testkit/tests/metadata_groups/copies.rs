@@ -296,7 +296,7 @@ fn new_target_replaces_a_member_that_lost_its_disk() {
     let refused = pair.ask(&["target", "remove", &lost]).expect_failure();
     assert!(refused.contains("group"), "{refused}");
     schema::check("group-remove", &pair.json(&["group", "remove", &id, &lost]));
-    // As long as management considers the target online, the commands ask the target's service.
+    // While the target counts as online, the commands send requests to the target's service.
     for command in [["target", "remove", &lost], ["node", "remove", &node]] {
         wait_for("the removal", PATIENCE, || pair.ask(&command).status.success().then_some(()));
     }

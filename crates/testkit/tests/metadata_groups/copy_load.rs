@@ -35,7 +35,7 @@ fn path_of(directory: &Path, number: u64) -> PathBuf {
     directory.join(format!("c{number}"))
 }
 
-/// Creates files at a steady rate until `stop` is set. Returns their number.
+/// Creates files at a steady rate until `stop` is set. Returns the number of created files.
 fn create(directory: &Path, stop: &AtomicBool, created: &AtomicU64) -> u64 {
     let mut number = 0;
     loop {

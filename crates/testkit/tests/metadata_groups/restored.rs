@@ -144,7 +144,8 @@ fn primary_restored_from_before_its_group_gets_a_copy() {
     for mark in ["member-mark", "page-cache-mark"] {
         files::remove_file(target.join(mark));
     }
-    // If the backup member started later, the primary could have it dropped before its first reply.
+    // If the backup member started later, management could drop this member, at the request of the
+    // primary, before the first reply of the member.
     pair.start_service("metadata", backup);
     pair.start_service("metadata", primary);
     pair.wait_for_primary(backup);

@@ -9,7 +9,8 @@ use skep_testkit::{PATIENCE, files, schema, wait_for};
 use std::time::{Duration, Instant};
 
 /// Number of files that programs create while the member is away, unless `SKEP_LOGGED_FILES` sets
-/// it. The records of fewer than some 40,000 files alone fit into the memory of the primary.
+/// it. Without other changes, the primary can keep the records of almost 40,000 new files in
+/// memory.
 const FILES: usize = if cfg!(debug_assertions) { 4_000 } else { 50_000 };
 /// Minimum time for which the member is away if `SKEP_LOGGED_FILES` is set.
 const AWAY: Duration = Duration::from_secs(10);

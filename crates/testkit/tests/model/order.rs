@@ -94,9 +94,10 @@ fn changes_meanwhile<'a>(
     changes.filter(move |it| it.overlaps(call)).map(|it| it.call)
 }
 
-/// Returns the pieces of the bytes that a call has read, as bits, that may come from a write or
-/// truncation at the same time. Until the change has returned, each read may return the bytes from
-/// before or after the change (docs/semantics.md 2.3, 2.5 and 2.7).
+/// Returns the pieces (length and value) of the bytes that a call has read, if a write or
+/// truncation at the same time may have written these pieces. Each piece is a bit of the result.
+/// Until the change has returned, each read may return the bytes from before or after the change
+/// (docs/semantics.md 2.3, 2.5 and 2.7).
 fn written_meanwhile(call: &Recorded, thread: usize, threads: &[Vec<Recorded>]) -> u8 {
     let Ok(SharedResult::Bytes(len, byte)) = call.result else { return 0 };
     let changes = changes_meanwhile(call, thread, threads);

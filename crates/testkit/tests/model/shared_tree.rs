@@ -142,8 +142,8 @@ impl SharedTree {
         (0..NAMES).filter(|name| self.entry((directory, *name)).is_some()).count() as u64
     }
 
-    /// Reads the directory with the name `directory` to the number `number`, and adds the paths in
-    /// this directory to `found`.
+    /// Reads the directory with the name `directory`, stores its entries under the number `number`,
+    /// and adds the paths in this directory to `found`.
     fn read_directory(
         &mut self,
         names: &SharedNames,

@@ -179,8 +179,8 @@ fn suspended_service_causes_an_alert_and_a_notification() {
     assert_eq!(rules("holding"), Vec::<String>::new(), "a healthy cluster has no alert");
     let stopped = &cluster.processes("storage")[0];
     stopped.signal(Signal::STOP);
-    // The targets of the service are offline, too. This state follows from the suspension, and is
-    // no separate problem.
+    // The targets of the suspended service are offline, too. The monitor lists this state as a
+    // consequence of the alert, and not as a separate alert.
     let consequences = |list: &str| -> Vec<String> {
         let alerts = get(&address, "/api/alerts");
         let alert = alerts[list].list().iter().find(|it| it["rule"] == "service-unreachable");

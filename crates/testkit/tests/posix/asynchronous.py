@@ -1,7 +1,7 @@
-"""Writes pages of a file by asynchronous direct I/O, while threads read them through the page cache.
+"""Writes pages of a file by asynchronous direct I/O, while threads read them from the page cache.
 
 Arguments: the file, which already has its full length, and the number of writes. After each write, the
-program reads the page through the page cache, and checks that it has the written bytes.
+program reads the page through the page cache, and checks that the page has the written bytes.
 """
 
 import ctypes

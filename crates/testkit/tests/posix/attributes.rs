@@ -246,7 +246,8 @@ fn attribute_changes_update_the_change_time(root: &Path) {
             if changed() > before {
                 return Some(());
             }
-            // The steps that create, rename or remove a name can run only once.
+            // A step that creates, renames or removes a name cannot run a second time, so stop
+            // after its first run.
             (2..5).contains(&number).then(|| assert!(changed() >= before, "step {number}"))
         });
     }

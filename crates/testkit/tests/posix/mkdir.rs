@@ -72,8 +72,8 @@ fn new_directory_inherits_the_setgid_group(root: &Path) {
     assert_eq!(files::metadata(parent.join("file")).gid(), 1234);
 }
 
-/// The test creates directories in the root directory of the file system, since metadata spreads
-/// these over its groups.
+/// The test creates directories in the root directory of the file system, because metadata spreads
+/// such directories over its groups.
 fn new_directories_accept_files(root: &Path) {
     let top = root.parent().expect("the directory of a test has a parent");
     let path = |index: usize| top.join(format!("new-directory-{index}"));

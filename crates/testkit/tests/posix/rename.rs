@@ -267,8 +267,8 @@ fn concurrent_moves_never_create_a_loop(root: &Path) {
     }
 }
 
-/// Exchanges files within one directory, and between this directory and other directories. Every
-/// second one of them is on another metadata group. docs/semantics.md 1.4.
+/// Exchanges files within one directory, and between this directory and other directories. Half of
+/// the other directories are on another metadata group. docs/semantics.md 1.4.
 fn exchange_swaps_two_files(root: &Path) {
     files::write(root.join("a"), "of a");
     files::write(root.join("b"), "of b");

@@ -4,9 +4,9 @@
 //! (docs/design/0028-staged-transactions.md).
 //!
 //! Several programs add and remove names, and no program syncs a directory. After the failure, each
-//! acknowledged change must be there. A change that was in progress must be there completely or not
-//! at all: a directory with a name can be used, the counts of links agree with the names, and
-//! `skep fsck` finds no damage in the stores.
+//! acknowledged change must have taken effect. A change that was in progress must have taken effect
+//! completely or not at all: a directory with a name can be used, the counts of links agree with
+//! the names, and `skep fsck` finds no damage in the stores.
 
 use super::hosts::{Hosts, METADATA};
 use super::{seeds, small};
@@ -109,8 +109,8 @@ impl Program {
         None
     }
 
-    /// Checks that each acknowledged change is there, and each change completely or not at all. No
-    /// change may be in progress.
+    /// Checks that each acknowledged change has taken effect, and that each other change has taken
+    /// effect completely or not at all. No change may be in progress.
     fn check(&mut self, root: &Path) {
         for name in &mut self.names {
             let path = root.join(&name.path);
@@ -204,9 +204,10 @@ fn staged(arguments: &[&str]) -> Shape {
     Shape { metadata_targets: 2, feature_level: STAGING, ..small(arguments) }
 }
 
-/// docs/semantics.md 3.2. First one of two metadata hosts loses its power, and then all metadata
-/// hosts and the clients do. The second power loss may revert changes of one group, since no
-/// program syncs them. It must revert no change of two groups.
+/// docs/semantics.md 3.2. First one of two metadata hosts loses its power. Later, all metadata
+/// hosts and all clients lose their power. This second power loss may revert changes of one group,
+/// because no program syncs these changes. The second power loss must revert no change of two
+/// groups.
 #[test]
 fn changes_of_two_groups_survive_each_power_loss() {
     let mut hosts = Hosts::start(staged(&[]), &METADATA);

@@ -118,7 +118,7 @@ def check(value, form, place):
             assert known, f"{place}.{name}: unknown field"
             check(item, known, f"{place}.{name}")
     else:
-        # In Python, a truth value is a number too.
+        # In Python, `bool` is a subclass of `int`, so compare the exact types.
         good = type(value) is form
     assert good, f"{place}: unexpected {value!r}"
 
@@ -157,7 +157,7 @@ def check_references(objects):
     volume = objects["PersistentVolume"]["spec"]
     assert (volume["claimRef"]["namespace"], volume["claimRef"]["name"]) == name(claim)
     assert claim["spec"]["volumeName"] == name(objects["PersistentVolume"])[1]
-    # Otherwise the two are not bound to each other.
+    # Kubernetes binds a claim to a volume only if these fields are equal.
     for field in ["accessModes", "storageClassName"]:
         assert claim["spec"][field] == volume[field], field
     assert claim["spec"]["resources"]["requests"] == volume["capacity"], "sizes"
@@ -203,7 +203,7 @@ def main():
     objects = read(sys.argv[1])
     check_references(objects)
     daemon = objects["DaemonSet"]["spec"]["template"]["spec"]
-    # The mount reads /proc of its callers, and its servers must not pass a network of pods.
+    # The mount reads /proc of its callers, and its connections must not pass a network of pods.
     assert daemon["hostPID"] and daemon["hostNetwork"]
     pod = objects["Pod"]["spec"]
     found = {

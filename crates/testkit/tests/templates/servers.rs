@@ -123,8 +123,9 @@ fn node_script_formats_the_named_logical_volumes() {
     assert!(config.contains(storage), "{config}");
 }
 
-/// A disk becomes a target, although the services run when the disk is attached. Its name is the
-/// first one of all disks, and metadata nevertheless stays on its disk.
+/// A disk becomes a target, although the services run when the disk is attached. The name of the
+/// new disk sorts before the names of all other disks, but the metadata target must stay on its own
+/// disk.
 #[test]
 fn disk_added_to_a_running_server_becomes_a_target() {
     let mut cloud = Cloud::new("10.75.0");

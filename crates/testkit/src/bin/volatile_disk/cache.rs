@@ -51,7 +51,7 @@ pub(crate) struct Cache {
     lost: Option<Vec<(u64, usize)>>,
     random: Random,
     ignores_flushes: bool,
-    /// Time that each request for data and each flush takes at least.
+    /// Minimum duration of each read, write and flush.
     delay: Duration,
 }
 
@@ -87,7 +87,7 @@ impl Cache {
         }
     }
 
-    /// From now on, each request for data and each flush takes at least this time.
+    /// After this call, each read, write and flush takes at least `delay`.
     pub(crate) fn set_delay(&mut self, delay: Duration) {
         self.delay = delay;
     }
@@ -117,7 +117,7 @@ impl Cache {
         Ok(())
     }
 
-    /// Makes all earlier writes durable.
+    /// Copies all unflushed writes to `durable`, unless the disk has no power or ignores flushes.
     pub(crate) fn flush(&mut self) -> io::Result<()> {
         if self.lost.is_some() || self.ignores_flushes {
             return Ok(());

@@ -3,7 +3,7 @@
 //!
 //! The file is open for direct I/O, so the kernel has no cache between the loop device and this
 //! program. The server refuses other requests with `ENOSYS`, and the kernel does not repeat such a
-//! request. For example, the kernel then writes zeros instead of requesting to zero a range.
+//! request. For example, after a refused request to zero a range, the kernel writes zeros.
 //!
 //! # Source
 //! `include/uapi/linux/fuse.h`
@@ -20,7 +20,7 @@ use std::path::Path;
 use std::sync::Mutex;
 
 const IN_HEADER_BYTES: usize = 40;
-/// The version of the FUSE protocol. The kernel uses this version or its own, whichever is lower.
+/// The version of the FUSE protocol. The kernel uses the lower of this version and its own version.
 const VERSION: [u32; 2] = [7, 31];
 const MAX_WRITE_BYTES: u32 = 1 << 20;
 const MAX_PAGES: u32 = MAX_WRITE_BYTES / 4096;
@@ -72,7 +72,7 @@ fn words(values: impl IntoIterator<Item = u32>) -> Vec<u8> {
 }
 
 fn errno(error: &std::io::Error) -> Errno {
-    eprintln!("volatile disk: {error}");
+    eprintln!("skep-volatile-disk: cannot access an image of the disk: {error}");
     Errno::from_io_error(error).unwrap_or(Errno::IO)
 }
 
@@ -107,7 +107,8 @@ impl Server {
                 opcode::FORGET | opcode::BATCH_FORGET | opcode::INTERRUPT | opcode::DESTROY
             );
             if !is_oneway {
-                // Wait without the lock, so that a command to this program need not wait.
+                // Wait without the lock on the cache, so that commands to this program can lock the
+                // cache.
                 if matches!(code, opcode::READ | opcode::WRITE | opcode::FSYNC) {
                     let delay = lock(cache).delay();
                     std::thread::sleep(delay);

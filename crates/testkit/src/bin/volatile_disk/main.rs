@@ -106,7 +106,7 @@ fn run(arguments: &[String]) -> Outcome {
     let served = Arc::clone(&cache);
     std::thread::spawn(move || {
         if let Err(error) = server.serve(&served) {
-            eprintln!("volatile disk: {error}");
+            eprintln!("skep-volatile-disk: cannot serve the disk any more: {error}");
         }
     });
     let result = control(&cache);
@@ -117,7 +117,7 @@ fn run(arguments: &[String]) -> Outcome {
 fn main() {
     let arguments: Vec<_> = std::env::args().skip(1).collect();
     if let Err(error) = run(&arguments) {
-        eprintln!("volatile disk: {error}");
+        eprintln!("skep-volatile-disk: {error}");
         std::process::exit(1);
     }
 }

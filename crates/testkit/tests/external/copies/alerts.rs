@@ -42,7 +42,8 @@ impl Notified {
                 let Some(request) = HttpRequest::read(&stream, PATIENCE) else { continue };
                 let body = serde_json::from_slice(&request.body).expect("JSON");
                 let reply = b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";
-                // Alertmanager repeats a request if it gets no reply.
+                // Alertmanager repeats a request without a reply, so count only requests with a
+                // reply.
                 let is_replied = stream.write_all(reply).is_ok();
                 if is_replied && sender.send(body).is_err() {
                     return;

@@ -135,7 +135,7 @@ impl Recorder {
                     false => recorded.refusals.push(reply.clone()),
                 }
                 drop(recorded);
-                // The monitor may have ended.
+                // Ignore errors, because the monitor may have ended.
                 let _ = stream.write_all(reply.as_bytes());
             }
         });

@@ -17,7 +17,7 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(120);
 const TIMED_PROLOG: &str = "#!/bin/sh\ndate +%s.%N >/srv/began\nexec /srv/prolog.sh\n";
 
 pub(super) struct Slurm {
-    // Fields are dropped in this order, because the hosts must end before their switch.
+    // The hosts must be dropped before their switch, and Rust drops fields in this order.
     pub(super) nodes: Vec<PageHost>,
     pub(super) control: PageHost,
     _network: PageNetwork,
