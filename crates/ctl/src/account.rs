@@ -10,7 +10,7 @@
 //!
 //! Held by the tests `programs_of_an_account_have_only_the_rights_of_its_user` and
 //! `stopped_program_of_a_user_ends_at_its_time_limit`, and by the jobs of the external check
-//! `jobs_get_a_file_system_on_demand` that name paths of root.
+//! `slurm_jobs_get_an_on_demand_file_system` that name paths of root.
 
 use skep_types::{Error, ErrorCode, Result};
 use std::process::Command;

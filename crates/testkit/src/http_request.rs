@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn path_headers_and_body_of_a_request_are_read() {
+    fn http_request_is_read_with_its_path_headers_and_body() {
         let sent = b"POST /a?b=c HTTP/1.1\r\ncontent-Length: 3\r\nX: y: z\r\n\r\nabc";
         let request = read(sent).unwrap();
         assert_eq!((request.path(), &request.body[..]), ("/a?b=c", &b"abc"[..]));
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn incomplete_request_is_not_returned() {
+    fn incomplete_http_request_is_not_returned() {
         for sent in ["", "POST / HTTP/1.1\r\n", "POST / HTTP/1.1\r\nContent-Length: 3\r\n\r\nab"] {
             assert!(read(sent.as_bytes()).is_none(), "{sent:?}");
         }

@@ -398,7 +398,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn first_line_of_a_block_names_its_hosts_and_options() {
+    fn hosts_and_options_are_read_from_the_first_line_of_a_block() {
         let page = "```sh host=a,b background stop\nskep x\n```\ntext\n\
             - item\n  ```sh host=a endless\n  skep y\n  ```\n```\nskep z\n```\n";
         let found = blocks(page);
@@ -409,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn console_block_has_commands_with_their_output() {
+    fn console_block_is_split_into_commands_and_outputs() {
         let page = "```console\n$ a\none\n\ntwo\n$ b\n```\n```\n$ c\n```\n";
         let quoted = |command: &str, output: &str| Quoted {
             command: command.to_owned(),

@@ -208,7 +208,7 @@ fn transactions_that_do_not_exist_cannot_be_resolved() {
 ///
 /// Command: skep health check.
 #[test]
-fn problem_of_a_dead_server_names_its_last_heartbeat() {
+fn health_check_shows_the_last_heartbeat_of_a_dead_server() {
     let cluster = Cluster::start(Shape { targets_per_service: 2, ..Shape::small() });
     cluster.skep(&["config", "set", "heartbeat", "500ms"]);
     cluster.skep(&["config", "set", "lease", "1s"]);

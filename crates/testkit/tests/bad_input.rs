@@ -278,7 +278,7 @@ fn fill(path: &Path) -> usize {
 
 /// docs/semantics.md 4.8.
 #[test]
-fn full_target_reports_no_space_and_recovers() {
+fn full_target_returns_enospc_until_space_is_freed() {
     let scratch = Scratch::new();
     let disk = Disk::new(&scratch, 512 << 20);
     let cluster = Cluster::start_in(disk.path(), Shape::small());
@@ -421,7 +421,7 @@ fn full_metadata_target_refuses_only_new_entries() {
 /// change is lost. After space on the disk is freed, waiting clients continue without a restart of
 /// the service. docs/semantics.md 4.8.
 #[test]
-fn metadata_service_without_log_space_waits_and_continues() {
+fn metadata_service_waits_for_log_space_and_then_continues() {
     use std::os::unix::fs::PermissionsExt;
     use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
     let scratch = Scratch::new();

@@ -100,7 +100,7 @@ fn append(path: &std::path::Path, name: &str, count: usize) -> Vec<String> {
 /// docs/semantics.md 2.9 and 4.5. Appends continue after a kill of the metadata service, and after
 /// the death of a client that has the append right.
 #[test]
-fn appends_of_two_mounts_survive_kills() {
+fn appends_of_two_mounts_survive_kills_of_metadata_and_a_mount() {
     const COUNT: usize = 400;
     let mut cluster = Cluster::start(Shape::default());
     let second = cluster.mount(Transport::Device);

@@ -154,7 +154,7 @@ fn upgrade_during_a_copy(site: &DeploySite) {
 ///
 /// Command: skep deploy upgrade, skep deploy apply.
 #[test]
-fn upgrade_waits_until_a_member_has_its_copy() {
+fn upgrade_waits_until_a_member_has_its_copy_of_metadata() {
     let mut site = DeploySite::new(&["m1", "s1", "c1", "a2"]);
     let s1 = storage("s1", 2, "storage_directories = [\"/disk1/skep\"]");
     let base = [MANAGEMENT, &s1, &client("c1", 3)].concat();

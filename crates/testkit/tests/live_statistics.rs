@@ -35,7 +35,7 @@ fn names(screen: &Screen) -> Vec<String> {
 
 /// Command: skep stats.
 #[test]
-fn keys_filter_rows_and_open_the_statistics_of_a_target() {
+fn live_view_keys_filter_rows_and_open_a_target() {
     let cluster = Cluster::start(Shape::small());
     for number in 0..16 {
         let path = cluster.path().join(format!("file-{number}"));
@@ -74,7 +74,7 @@ fn keys_filter_rows_and_open_the_statistics_of_a_target() {
 
 /// Command: skep target stats, skep client stats.
 #[test]
-fn keys_sort_rows_pause_updates_and_change_the_grouping() {
+fn live_view_keys_sort_rows_pause_updates_and_change_grouping() {
     let cluster = Cluster::start(Shape::small());
     fs::write(cluster.path().join("file"), vec![1; 1 << 20]).expect("the file is written");
     let mut shown = start(&cluster, &["target", "stats", "--sort", "target"]);
@@ -233,7 +233,7 @@ fn wrong_options_leave_the_terminal_unchanged() {
 ///
 /// Command: skep stats.
 #[test]
-fn live_view_of_a_mount_follows_keys_even_if_the_mount_hangs() {
+fn live_view_of_a_mount_reacts_to_keys_while_the_mount_hangs() {
     let cluster = Cluster::start(Shape::small());
     let (mount, file) = (cluster.path().to_str().expect("UTF-8"), cluster.path().join("file"));
     let arguments = ["stats", "--by", "operation", "--interval", "200ms", "--mount", mount];

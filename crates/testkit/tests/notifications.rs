@@ -215,7 +215,7 @@ fn failing_webhook_gets_each_alert_and_delays_no_other_receiver() {
 /// For a receiver that does not exist, the monitor logs only a single line, and continues to watch
 /// the cluster.
 #[test]
-fn absent_receivers_of_alerts_are_logged_once() {
+fn unreachable_receiver_of_alerts_is_logged_once() {
     // The port of a connected socket refuses connections, and no other test can get this port
     // during the test.
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");

@@ -53,7 +53,7 @@ fn fill(top: &Path) {
 
 /// Command: skep copy.
 #[test]
-fn tree_is_copied_to_a_store_and_back() {
+fn tree_is_copied_to_an_object_store_and_back() {
     let cluster = Cluster::start(Shape::small());
     let mount = cluster.path();
     let store = ObjectStore::start();

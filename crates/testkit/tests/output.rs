@@ -495,7 +495,7 @@ fn errors_have_a_code_a_fix_and_an_exit_code() {
 /// JSON cannot represent a name that is not UTF-8. The command replaces invalid bytes by U+FFFD,
 /// and succeeds.
 #[test]
-fn non_utf8_names_are_printed() {
+fn invalid_utf8_in_printed_names_is_replaced() {
     let cluster = Cluster::start(Shape { storage_services: 1, ..Shape::default() });
     let name = OsStr::from_bytes(b"no-\xff-text");
     let (made, set) = (cluster.path().join("new").join(name), cluster.path().join(name));

@@ -31,12 +31,12 @@ impl Places {
 
 const CASES: &[Case<Places>] = skep_testkit::cases![programs:
     sources_extracted_by_tar_can_be_built,
-    git_clone_passes_fsck,
+    git_clone_on_the_mount_passes_git_fsck,
     rsync_copies_a_tree_in_both_directions,
     cp_copies_a_tree_unchanged,
     find_and_du_report_all_files,
     document_is_complete_while_an_editor_saves_it_by_rename,
-    sqlite_transactions_are_kept,
+    sqlite_results_on_the_mount_equal_local_results,
     tar_archives_the_mount_unchanged,
     shell_scripts_run_from_the_mount,
     compressors_restore_the_same_bytes,
@@ -88,7 +88,7 @@ fn sources_extracted_by_tar_can_be_built(places: &Places) {
     assert!(!places.mount.join("project/build").exists());
 }
 
-fn git_clone_passes_fsck(places: &Places) {
+fn git_clone_on_the_mount_passes_git_fsck(places: &Places) {
     let origin = places.local.join("origin");
     files::create_dir(&origin);
     let git = |directory: &Path, arguments: &[&str]| {
@@ -269,7 +269,7 @@ fn document_is_complete_while_an_editor_saves_it_by_rename(places: &Places) {
     assert_eq!(names.len(), 1);
 }
 
-fn sqlite_transactions_are_kept(places: &Places) {
+fn sqlite_results_on_the_mount_equal_local_results(places: &Places) {
     let program = "\
 import sqlite3\n\
 db = sqlite3.connect('base.db')\n\

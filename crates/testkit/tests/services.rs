@@ -213,7 +213,7 @@ const SILENT_PATIENCE: Duration = Duration::from_secs(20);
 /// The network drops all packets to the servers, so that the mount gets neither replies nor errors.
 /// docs/semantics.md 4.10.
 #[test]
-fn mounts_of_a_disconnected_host_can_be_ended() {
+fn mounts_of_a_disconnected_host_can_be_unmounted() {
     let scratch = Scratch::new();
     let host = Host::new();
     let (services, token) = start_all(&scratch, &host.our_address);

@@ -86,7 +86,7 @@ fn suite(name: &str) -> PathBuf {
 /// A separate test runs the tests about read-only file systems. `docs/tests/external.md` lists the
 /// skipped tests, with the reasons.
 #[test]
-fn pjdfstest_passes() {
+fn pjdfstest_passes_on_mounts_of_each_transport() {
     for transport in TRANSPORTS {
         let cluster = Cluster::start(Shape { transport, ..Shape::default() });
         let root = cluster.path().join("pjd");
@@ -195,7 +195,7 @@ fn read_until(stop: &AtomicBool, path: &Path) -> Vec<u8> {
 /// does not write reads the file all the time through a single handle. After the segment, a read
 /// through this handle must return the same bytes as a read on the writing mount.
 #[test]
-fn fsx_leaves_the_same_file_on_both_mounts() {
+fn file_written_by_fsx_is_equal_on_both_mounts() {
     let seed = fsx_seed();
     let mut cluster = Cluster::start(Shape::default());
     let second = cluster.mount(Transport::Device);

@@ -348,7 +348,7 @@ fn spans(request: &Value) -> Vec<Value> {
 }
 
 #[test]
-fn slow_operation_arrives_at_a_collector_that_was_busy() {
+fn slow_operation_is_sent_again_to_a_collector_that_was_busy() {
     let (address, accepted) = collector();
     let more = [
         "--set",

@@ -54,7 +54,7 @@ fn text(path: &Path) -> String {
 
 /// Command: skep entry who, skep lock list, skep health df, skep entry info.
 #[test]
-fn users_query_their_files_through_the_mount() {
+fn users_query_their_files_through_the_mount_without_a_token() {
     let cluster = Cluster::start(Shape::small());
     let user = User::new();
     let [file, other] = ["file", "other"].map(|name| cluster.path().join(name));
@@ -173,7 +173,7 @@ fn why_shows_users_the_lock_that_blocks_their_program() {
 
 /// Command: skep entry path, skep client files.
 #[test]
-fn ids_resolve_only_to_paths_that_the_user_may_list() {
+fn inode_ids_resolve_only_to_paths_that_the_user_may_list() {
     let shape = Shape { metadata_targets: 2, ..Shape::small() };
     let cluster = Cluster::start(shape);
     let user = User::new();
@@ -217,7 +217,7 @@ fn ids_resolve_only_to_paths_that_the_user_may_list() {
 
 /// Command: skep client evict, skep client files, skep session list.
 #[test]
-fn clients_are_selected_by_host_or_wildcard() {
+fn commands_select_clients_by_host_name_or_wildcard() {
     let cluster = Cluster::start(Shape::small());
     files::write(cluster.path().join("file"), "x");
     let clients = cluster.skep_json(&["client", "list"]);

@@ -27,7 +27,7 @@
 //! The invariants concern the messages of a member over time, which no state shows.
 //!
 //! Held by the tests `stopping_backup_member_waits_a_limited_time_for_its_primary` and
-//! `members_that_stop_concurrently_end_in_time` (the limits), and by the test
+//! `members_that_stop_at_the_same_time_exit_within_4_s` (the limits), and by the test
 //! `backup_member_that_stops_cleanly_delays_no_operation` (the refusals).
 
 use super::Shell;

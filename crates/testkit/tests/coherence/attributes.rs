@@ -22,7 +22,7 @@ use std::process::{Command, Stdio};
 pub(crate) const CASES: &[Case<Mounts>] = skep_testkit::cases![attributes:
     xattr_changes_are_visible_immediately_on_other_mounts,
     acls_are_visible_and_enforced_on_other_mounts,
-    acl_changes_are_visible_under_another_name,
+    acl_changes_are_visible_after_a_rename_by_another_mount,
     acl_changes_are_visible_under_a_reused_name,
     acl_changes_are_visible_under_recreated_names,
     former_owner_cannot_change_a_file_with_an_acl,
@@ -33,12 +33,12 @@ pub(crate) const CASES: &[Case<Mounts>] = skep_testkit::cases![attributes:
     project_of_a_file_limits_its_renames_and_links,
     writes_remove_capabilities_set_by_the_other_mount,
     new_capabilities_are_visible_immediately_without_caching,
-    chown_clears_only_the_required_bits_of_the_other_mount,
+    chown_clears_set_id_bits_that_another_mount_has_set,
 ];
 
 /// docs/semantics.md 1.10. A mount caches the attributes of a file, another mount sets the
 /// set-user-id or set-group-id bit, and a program calls `fchown` on the first mount.
-fn chown_clears_only_the_required_bits_of_the_other_mount(mounts: &Mounts) {
+fn chown_clears_set_id_bits_that_another_mount_has_set(mounts: &Mounts) {
     for (before, after) in [(0o4755, 0o755), (0o2755, 0o755), (0o2640, 0o2640)] {
         let name = format!("{before:o}");
         let (here, there) = (mounts.one.join(&name), mounts.other.join(&name));
@@ -106,7 +106,7 @@ fn acls_are_visible_and_enforced_on_other_mounts(mounts: &Mounts) {
 
 /// The kernel caches access control lists with the inode. So a change of the list must also be
 /// visible under other names of the inode. docs/semantics.md 1.17.
-fn acl_changes_are_visible_under_another_name(mounts: &Mounts) {
+fn acl_changes_are_visible_after_a_rename_by_another_mount(mounts: &Mounts) {
     let (here, there) = (&mounts.one, &mounts.other);
     let list = |name: &str| run_in(there, "getfacl", ["--omit-header", "--numeric", name]);
     files::create_dir(here.join("old"));

@@ -17,7 +17,7 @@ use std::process::Command;
 
 pub(crate) const CASES: &[Case<Mounts>] = skep_testkit::cases![kernel:
     inotify_reports_changes_of_its_own_mount_only, fanotify_reports_writes_of_its_own_mount_only,
-    file_leases_are_broken_by_opens_on_their_mount_only, quotas_are_not_supported,
+    file_leases_are_broken_by_opens_on_their_mount_only, quota_calls_fail_with_enosys,
 ];
 
 /// Returns all pending events of a watch. Each event has the name of an entry.
@@ -149,7 +149,7 @@ fn file_leases_are_broken_by_opens_on_their_mount_only(mounts: &Mounts) {
 }
 
 /// docs/semantics.md 5.6.
-fn quotas_are_not_supported(mounts: &Mounts) {
+fn quota_calls_fail_with_enosys(mounts: &Mounts) {
     // This program calls quotactl_fd(2) to read the quota of user 0.
     let program = "import ctypes, errno, os\n\
          libc, buffer = ctypes.CDLL(None, use_errno=True), ctypes.create_string_buffer(256)\n\

@@ -47,18 +47,18 @@ const CASES: &[Case<Mounts>] = skep_testkit::cases![coherence:
     counter_under_a_lock_file_loses_no_update,
     open_handle_survives_removal_by_the_other_mount,
     concurrent_renames_over_one_name_leave_one_file,
-    truncation_by_the_other_mount_is_visible,
+    truncation_by_the_other_mount_is_visible_at_the_next_open,
     file_size_may_exceed_the_free_space_of_the_disks,
     holes_and_copies_are_visible_on_the_other_mount,
     concurrent_writers_of_different_ranges_keep_all_bytes,
     both_mounts_list_the_same_entries,
-    listing_is_fresh_after_the_directory_time_is_set_back,
+    listing_has_new_entries_after_the_directory_time_is_reset,
     changes_are_visible_immediately_without_caching,
     name_that_is_replaced_is_never_missing,
     names_that_are_exchanged_are_never_missing,
     directories_moved_into_each_other_stay_a_tree,
     inode_numbers_are_never_reused,
-    each_page_has_the_bytes_of_one_writer,
+    each_page_has_the_bytes_of_exactly_one_concurrent_writer,
     reported_sizes_are_visible_on_other_mounts,
 ];
 
@@ -289,7 +289,7 @@ fn concurrent_renames_over_one_name_leave_one_file(mounts: &Mounts) {
 }
 
 /// docs/semantics.md 2.7.
-fn truncation_by_the_other_mount_is_visible(mounts: &Mounts) {
+fn truncation_by_the_other_mount_is_visible_at_the_next_open(mounts: &Mounts) {
     for round in 1..20_u64 {
         files::write(mounts.one.join("file"), vec![7; 1_500_000]);
         let len = round * 71_111;
@@ -540,7 +540,7 @@ fn inode_numbers_are_never_reused(mounts: &Mounts) {
 
 /// docs/semantics.md 2.5. The bytes of one file are in metadata, and the bytes of the other file
 /// are on storage.
-fn each_page_has_the_bytes_of_one_writer(mounts: &Mounts) {
+fn each_page_has_the_bytes_of_exactly_one_concurrent_writer(mounts: &Mounts) {
     for (name, pages) in [("small", 3), ("large", 9)] {
         write_one_page_on_both_mounts(mounts, name, pages);
     }
@@ -583,7 +583,7 @@ fn write_one_page_on_both_mounts(mounts: &Mounts, name: &str, pages: usize) {
 
 /// docs/semantics.md 1.6. rsync and tar set the modification time of a directory back to its old
 /// value.
-fn listing_is_fresh_after_the_directory_time_is_set_back(mounts: &Mounts) {
+fn listing_has_new_entries_after_the_directory_time_is_reset(mounts: &Mounts) {
     let time = std::time::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
     let directory = |path: &PathBuf| path.join("directory");
     files::create_dir(directory(&mounts.one));

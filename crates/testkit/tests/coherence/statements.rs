@@ -29,19 +29,19 @@ pub(crate) const CASES: &[Case<Mounts>] = skep_testkit::cases![statements:
     open_file_is_usable_after_a_loss_of_permission,
     directory_size_is_its_number_of_entries,
     directory_sizes_are_exact_after_renames_between_groups,
-    block_count_covers_files_without_holes,
+    block_count_of_a_file_without_holes_covers_its_length,
     block_count_never_exceeds_the_size,
     directory_removed_by_the_other_mount_is_empty,
     stat_succeeds_on_a_device_removed_by_the_other_mount,
     each_piece_of_a_large_write_has_bytes_of_one_writer,
     reported_write_times_are_visible_on_other_mounts,
     times_are_visible_after_fsync_or_close_without_stat,
-    time_of_a_write_replaces_a_time_of_the_other_mount,
+    reported_write_replaces_times_that_another_mount_has_set,
     close_writes_mapped_pages,
     collapse_and_insert_range_are_refused,
     allocated_space_without_data_is_a_hole,
     copies_have_the_holes_of_their_source,
-    copies_end_at_the_cached_end_of_the_source,
+    copy_file_range_ends_at_the_cached_end_of_the_source,
     unsupported_chattr_flags_are_refused,
     removed_open_file_can_still_be_written,
 ];
@@ -310,7 +310,7 @@ fn directory_sizes_are_exact_after_renames_between_groups(mounts: &Mounts) {
 }
 
 /// docs/semantics.md 1.13.
-fn block_count_covers_files_without_holes(mounts: &Mounts) {
+fn block_count_of_a_file_without_holes_covers_its_length(mounts: &Mounts) {
     for (len, blocks) in [(0, 0), (1, 1), (512, 1), (513, 2), (700_000, 1368), (5_000_001, 9766)] {
         // The first write of a file decides whether the file has inline bytes.
         let name = format!("file-{len}");
@@ -484,7 +484,7 @@ fn times_are_visible_after_fsync_or_close_without_stat(mounts: &Mounts) {
 /// docs/semantics.md 2.4. The other mount sets the time after the write, and before the writer
 /// reports the write to metadata. The bytes are on storage, because metadata sets the times of
 /// writes of inline bytes immediately.
-fn time_of_a_write_replaces_a_time_of_the_other_mount(mounts: &Mounts) {
+fn reported_write_replaces_times_that_another_mount_has_set(mounts: &Mounts) {
     const OLD: i64 = 1_000_000;
     let old = Timespec { tv_sec: OLD, tv_nsec: 0 };
     let old = Timestamps { last_access: old, last_modification: old };
@@ -594,7 +594,7 @@ fn copies_have_the_holes_of_their_source(mounts: &Mounts) {
 
 /// docs/semantics.md 2.13. The kernel copies only up to its cached size of the source file. This
 /// cached size is the size that the last `fstat` returned.
-fn copies_end_at_the_cached_end_of_the_source(mounts: &Mounts) {
+fn copy_file_range_ends_at_the_cached_end_of_the_source(mounts: &Mounts) {
     for round in 0..20_u64 {
         let name = format!("source-{round}");
         let source = new(&mounts.one.join(&name), b"");

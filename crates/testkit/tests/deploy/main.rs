@@ -139,7 +139,7 @@ fn cluster_is_deployed_extended_upgraded_and_destroyed() {
 }
 
 #[test]
-fn interrupted_deployment_and_removal_continue() {
+fn next_run_completes_an_interrupted_deployment_or_removal() {
     let mut site = DeploySite::new(&["m1", "s1", "c1"]);
     let disk = LoopDevice::with_size(DISK_BYTES);
     let storage = storage("s1", 2, &format!("storage_disks = [\"{}\"]", disk.path()));

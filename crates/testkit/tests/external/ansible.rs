@@ -86,7 +86,7 @@ impl Site {
     }
 }
 
-pub(crate) fn collection_deploys_and_removes_a_cluster(_: &()) {
+pub(crate) fn ansible_collection_deploys_and_removes_a_cluster(_: &()) {
     let site = Site::new();
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/ansible");
     let source = files::canonicalize(&source);

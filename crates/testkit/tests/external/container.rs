@@ -48,7 +48,7 @@ fn run_on(image: &Path, entry: &str) -> String {
     finish(&mut command, LONG).expect_success()
 }
 
-pub(crate) fn image_is_built_and_runs_a_cluster(_: &()) {
+pub(crate) fn container_image_is_built_and_runs_a_cluster(_: &()) {
     let recipe = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/container/Containerfile");
     run("hadolint", [&recipe]);
 

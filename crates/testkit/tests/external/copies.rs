@@ -104,7 +104,7 @@ fn ask(address: &str, method: &str, path: &str) -> Option<(u16, Value)> {
 }
 
 /// Prometheus returns the metrics that the monitor has written to Prometheus.
-pub(crate) fn arrive_in_prometheus(_: &()) {
+pub(crate) fn prometheus_has_the_metrics_that_the_monitor_writes(_: &()) {
     let cluster = Cluster::start(Shape::default());
     let scratch = Scratch::new();
     let arguments = ["--web.enable-remote-write-receiver"];

@@ -19,7 +19,7 @@ fn dbench(directory: &Path) -> String {
 
 /// Runs dbench on two mounts at the same time. The clients of each mount work in a separate
 /// directory.
-pub(crate) fn runs_on_two_mounts(_: &()) {
+pub(crate) fn dbench_runs_on_two_mounts_at_the_same_time(_: &()) {
     let mut cluster = Cluster::start(Shape::default());
     let second = cluster.mount(Transport::Device);
     let directories = ["one", "other"];

@@ -96,7 +96,7 @@ fn listing(top: &str) -> String {
     run("sh", ["-ec", script, "sh", top])
 }
 
-pub(crate) fn copies_to_another_implementation_and_back(_: &()) {
+pub(crate) fn tree_is_copied_to_a_third_party_store_and_back(_: &()) {
     let scratch = Scratch::new();
     let moto = Moto::start(&scratch.directory("moto"));
     let cluster = Cluster::start(Shape::small());

@@ -22,7 +22,7 @@ fn packages(scratch: &Scratch) -> PathBuf {
     packages
 }
 
-pub(crate) fn has_no_problem_under_load(_: &()) {
+pub(crate) fn monitor_page_passes_the_audit_under_load(_: &()) {
     let scratch = Scratch::new();
     let packages = packages(&scratch);
     run_in(

@@ -149,7 +149,7 @@ fn kill_tree(root: u32) {
     });
 }
 
-pub(crate) fn runs_and_recovers(_: &()) {
+pub(crate) fn postgres_loses_no_committed_row_after_kills(_: &()) {
     let mut cluster = Cluster::start(Shape::default());
     let second = cluster.mount(Transport::Device);
     let scratch = Scratch::new();

@@ -219,7 +219,7 @@ fn check_files() {
     }
 }
 
-pub(crate) fn shows_a_cluster_on_every_panel(_: &()) {
+pub(crate) fn each_dashboard_query_has_a_result_in_prometheus(_: &()) {
     check_files();
     let port = free_port();
     let more = vec!["--set".to_owned(), format!("monitor:mount_metrics_port={port}")];

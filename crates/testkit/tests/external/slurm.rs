@@ -139,7 +139,7 @@ fn expect_input_lines(slurm: &Slurm, all: &[usize]) {
     slurm.await_idle();
 }
 
-pub(crate) fn jobs_get_a_file_system_on_demand(_: &()) {
+pub(crate) fn slurm_jobs_get_an_on_demand_file_system(_: &()) {
     let mut slurm = Slurm::new();
     let all: Vec<usize> = (1..=NODES).collect();
     let constraint = "--constraint=skep";

@@ -63,7 +63,7 @@ fn run_on(distribution: &Path, tarball: &Path) -> String {
     finish(&mut command, LONG).expect_success()
 }
 
-pub(crate) fn runs_without_libraries_of_the_host(_: &()) {
+pub(crate) fn static_program_needs_no_libraries_of_the_host(_: &()) {
     let scratch = Scratch::new();
     let results = std::env::var_os("SKEP_EXTERNAL_RESULTS").map(PathBuf::from);
     let results = results.unwrap_or_else(|| scratch.directory("results"));

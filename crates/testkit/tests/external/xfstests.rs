@@ -250,7 +250,7 @@ fn tests_of(tree: &Path) -> Vec<String> {
     tests
 }
 
-pub(crate) fn fails_only_the_listed_tests(_: &()) {
+pub(crate) fn xfstests_fails_only_tests_with_a_listed_reason(_: &()) {
     let tree = std::env::var_os("SKEP_XFSTESTS_TREE").map(PathBuf::from);
     let tree =
         tree.expect("`cargo xtask external --only xfstests --tree DIRECTORY` names the tree");

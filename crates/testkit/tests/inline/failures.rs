@@ -30,7 +30,7 @@ fn killed_metadata_service_loses_no_inline_bytes() {
 /// docs/semantics.md 3.1. The kill may come before, between or after the steps of the move of the
 /// inline bytes.
 #[test]
-fn kill_of_a_service_during_a_move_loses_no_inline_bytes() {
+fn kill_during_a_move_to_storage_loses_no_inline_bytes() {
     let (cluster, second) = mounts();
     let mut moved = 0;
     for (round, role) in ["metadata", "storage"].into_iter().cycle().take(8).enumerate() {

@@ -18,15 +18,15 @@ pub(crate) const CASES: &[Case<Mounts>] = skep_testkit::cases![locks:
     locked_ranges_split_merge_and_change_their_mode,
     closing_releases_posix_locks,
     flock_and_ofd_locks_last_until_the_last_close,
-    deadlocks_are_refused,
+    lock_that_would_close_a_deadlock_cycle_is_refused,
     counter_under_locks_loses_no_update,
     each_of_many_waiters_gets_the_lock,
     lock_owner_has_at_most_1024_ranges,
     getlk_names_the_holder_on_the_same_mount,
     waiters_get_the_lock_in_order_of_arrival,
-    readers_overtake_a_waiting_writer_64_times,
+    readers_wait_a_second_after_overtaking_a_writer_64_times,
     grantable_lock_is_not_blocked_by_queued_waiters,
-    each_worker_serves_256_lock_waits,
+    each_worker_of_a_mount_serves_256_lock_waits,
     deadlocks_across_files_and_of_open_file_locks_are_refused,
     deadlock_across_metadata_targets_is_refused,
     locks_on_special_files_are_local_to_the_mount,
@@ -252,7 +252,7 @@ fn flock_and_ofd_locks_last_until_the_last_close(mounts: &Mounts) {
 }
 
 /// docs/semantics.md 6.5.
-fn deadlocks_are_refused(mounts: &Mounts) {
+fn lock_that_would_close_a_deadlock_cycle_is_refused(mounts: &Mounts) {
     mounts.both_ways(|here, there| {
         let (mut one, mut other) = (Program::on(here), Program::on(there));
         one.ok("lock f posix exclusive 0 1 try");
@@ -400,7 +400,7 @@ fn waiters_get_the_lock_in_order_of_arrival(mounts: &Mounts) {
 /// After 64 readers have overtaken the waiting writer, no other reader gets the lock for a second.
 /// After this second, a waiting reader gets the lock, although the other readers have not released
 /// their locks. docs/semantics.md 6.4.
-fn readers_overtake_a_waiting_writer_64_times(mounts: &Mounts) {
+fn readers_wait_a_second_after_overtaking_a_writer_64_times(mounts: &Mounts) {
     for kind in KINDS {
         let (mut reader, mut writer) = (Program::on(&mounts.one), Program::on(&mounts.other));
         let mut later = Program::on(&mounts.one);
@@ -450,7 +450,7 @@ fn grantable_lock_is_not_blocked_by_queued_waiters(mounts: &Mounts) {
 }
 
 /// docs/semantics.md 6.4. (With `/dev/fuse`, any worker of the mount may receive a request.)
-fn each_worker_serves_256_lock_waits(mounts: &Mounts) {
+fn each_worker_of_a_mount_serves_256_lock_waits(mounts: &Mounts) {
     let (mut holder, mut crowd) = (Program::on(&mounts.other), Program::start());
     let path = mounts.one.display();
     for round in 0..2 {

@@ -166,7 +166,7 @@ fn primary_that_stops_cleanly_pauses_its_group_only_briefly() {
 }
 
 #[test]
-fn primary_of_an_idle_group_hands_over_before_it_stops() {
+fn primary_of_an_idle_group_moves_its_role_before_it_stops() {
     let (mut pair, root) = pair_with_file();
     after(Duration::from_secs(1));
     let (primary, backup) = pair.roles();
@@ -195,7 +195,7 @@ fn previous_primary_that_stops_after_a_move_releases_its_lease() {
 }
 
 #[test]
-fn members_that_stop_concurrently_end_in_time() {
+fn members_that_stop_at_the_same_time_exit_within_4_s() {
     let (mut pair, root) = pair_with_file();
     let epoch = |pair: &Pair| pair.group()["epoch"].as_u64().expect("an epoch");
     for round in 0..STOPS {

@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn rename_without_effect_needs_a_concurrent_rename() {
+    fn check_refuses_a_rename_without_effect_if_it_runs_alone() {
         let before = tree(&[file(0, 50)], &[(50, LONG)]);
         let after = tree(&[file(1, 50)], &[(50, LONG)]);
         let rename = |began, ended| [(began, ended, SharedCall::Rename(A, B, PLAIN), DONE)];
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn listing_must_contain_names_that_always_exist() {
+    fn check_refuses_a_listing_without_a_name_that_always_existed() {
         let before = tree(&[file(0, 50)], &[(50, LONG)]);
         let after = tree(&[file(0, 50), file(1, 51)], &[(50, LONG), (51, Contents::default())]);
         let create = [(0, 10, SharedCall::Create(B), Ok(SharedResult::File(51)))];

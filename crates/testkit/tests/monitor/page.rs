@@ -9,7 +9,7 @@ fn refused(result: Finished, words: &str) {
 }
 
 #[test]
-fn unauthorized_requests_and_wrong_options_are_refused() {
+fn monitor_refuses_unauthorized_requests_and_wrong_options() {
     let cluster = Cluster::start(Shape::small());
     let scratch = Scratch::new();
     let directory = scratch.path().join("monitor");
@@ -145,7 +145,7 @@ fn one_monitor_watches_two_clusters_separately() {
 
 /// Command: skep monitor.
 #[test]
-fn page_lists_and_opens_reports_but_no_other_files() {
+fn monitor_page_serves_reports_but_no_other_files() {
     let cluster = Cluster::start(Shape::small());
     let scratch = Scratch::new();
     let reports = scratch.directory("reports");
@@ -174,7 +174,7 @@ fn page_lists_and_opens_reports_but_no_other_files() {
 
 /// Command: skep monitor.
 #[test]
-fn page_shows_placement_and_ends_of_background_removals() {
+fn monitor_page_shows_placement_and_the_end_of_removals() {
     let cluster = Cluster::start(monitored());
     let address = address_of(&cluster);
     wait_for("the page has the placement", PATIENCE, || {

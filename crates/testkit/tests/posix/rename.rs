@@ -25,7 +25,7 @@ pub(crate) const CASES: &[Test] = skep_testkit::cases![rename:
     rename_noreplace_refuses_an_existing_name,
     rename_of_a_directory_moves_its_contents,
     rename_of_a_directory_updates_link_counts,
-    entry_can_be_moved_back_and_forth,
+    repeated_moves_between_two_directories_keep_one_name,
     concurrent_renames_lose_no_file,
     rename_moves_a_symbolic_link_and_not_its_target,
     concurrent_moves_never_create_a_loop,
@@ -200,7 +200,7 @@ fn rename_of_a_directory_updates_link_counts(root: &Path) {
     }
 }
 
-fn entry_can_be_moved_back_and_forth(root: &Path) {
+fn repeated_moves_between_two_directories_keep_one_name(root: &Path) {
     let [a, b] = two_directories(root, ["a", "b"]);
     files::write(a.join("file"), "x");
     for _ in 0..25 {

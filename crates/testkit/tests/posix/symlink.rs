@@ -11,7 +11,7 @@ pub(crate) const CASES: &[Test] = skep_testkit::cases![symlink:
     symbolic_link_stores_its_target_unchanged,
     symbolic_link_in_a_path_is_followed,
     symbolic_link_may_have_a_missing_target,
-    loop_of_links_is_refused,
+    path_through_a_loop_of_symlinks_is_refused,
     symlink_over_an_existing_name_is_refused,
 ];
 
@@ -50,7 +50,7 @@ fn symbolic_link_may_have_a_missing_target(root: &Path) {
     assert_eq!(files::read_link(&link), PathBuf::from("nowhere"));
 }
 
-fn loop_of_links_is_refused(root: &Path) {
+fn path_through_a_loop_of_symlinks_is_refused(root: &Path) {
     files::symlink("b", root.join("a"));
     files::symlink("a", root.join("b"));
     refused(fs::metadata(root.join("a")), Errno::LOOP);

@@ -91,7 +91,7 @@ fn study_report_needs_only_the_journal() {
 
 /// Command: skep study report.
 #[test]
-fn study_report_fails_below_the_required_share() {
+fn study_report_fails_below_the_required_share_of_the_limit() {
     let scratch = Scratch::new();
     let study = scratch.join("study");
     files::create_dir(&study);
@@ -112,7 +112,7 @@ fn study_report_fails_below_the_required_share() {
 
 /// Command: skep study published.
 #[test]
-fn published_points_are_beside_the_results_of_a_study() {
+fn study_results_are_compared_with_published_points() {
     let scratch = Scratch::new();
     let studies = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/studies");
     let directory = |name: &str| studies.join(name).display().to_string();

@@ -153,7 +153,7 @@ impl Drop for Node {
 
 /// `docs/operations/containers.md`: the mount of a `DaemonSet` in other pods.
 #[test]
-fn pods_use_the_mount_of_a_daemon_set_and_its_successor() {
+fn pods_use_the_next_mount_of_a_daemon_set_after_a_crash() {
     let all = containers();
     let [mount, init, program] = ["mount", "init", "program"].map(|name| &all[name]);
     assert_eq!(all["grace"], 60, "longer than the grace period of a mount that ends");

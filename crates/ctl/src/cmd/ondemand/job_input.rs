@@ -13,7 +13,7 @@
 //!
 //! The invariants concern several nodes and Slurm, so no function here can check them.
 //!
-//! Held by the external check `jobs_get_a_file_system_on_demand`, and by the tests
+//! Held by the external check `slurm_jobs_get_an_on_demand_file_system`, and by the tests
 //! `stage_out_lines_copy_results_before_removal_of_the_data` (the recorded copies) and
 //! `tasks_of_a_job_are_refused_until_the_same_job_is_allowed`.
 

@@ -16,7 +16,7 @@
 //!
 //! Held by the tests `stage_out_lines_copy_results_before_removal_of_the_data` and
 //! `job_results_stay_until_their_destination_is_repaired`, and by the external check
-//! `jobs_get_a_file_system_on_demand` (the drained nodes).
+//! `slurm_jobs_get_an_on_demand_file_system` (the drained nodes).
 
 use super::job_copy::{JobCopy, STALL};
 use super::job_results::{Record, Results};

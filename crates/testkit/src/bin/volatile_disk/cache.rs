@@ -338,7 +338,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "`live` has the unflushed writes over `durable`")]
-    fn write_that_bypasses_the_cache_violates_its_invariant() {
+    fn check_detects_a_write_that_bypasses_the_cache() {
         let scratch = Scratch::new();
         let cache = cache(&scratch, 1);
         cache.live.write_all_at(&[1], 0).unwrap();

@@ -135,7 +135,7 @@ fn start_prometheus(directory: &Path, monitor: &str, alertmanager: &str) -> Prom
 }
 
 /// The alerts of the monitor reach Alertmanager by way of Prometheus.
-pub(crate) fn begin_and_end_by_prometheus(_: &()) {
+pub(crate) fn alertmanager_gets_alerts_and_their_end_from_prometheus(_: &()) {
     let cluster = Cluster::start(Shape { monitor: true, ..Shape::default() });
     let monitor = files::read_to_string(cluster.data().join("monitor/address"));
     let scratch = Scratch::new();
@@ -154,7 +154,7 @@ pub(crate) fn begin_and_end_by_prometheus(_: &()) {
 }
 
 /// The monitor itself sends its alerts to Alertmanager.
-pub(crate) fn begin_and_end_by_the_monitor(_: &()) {
+pub(crate) fn alertmanager_gets_alerts_and_their_end_from_the_monitor(_: &()) {
     let scratch = Scratch::new();
     let mut notified = Notified::start();
     let alertmanager = Alertmanager::start(scratch.path(), &notified.address);

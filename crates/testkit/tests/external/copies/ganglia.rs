@@ -106,7 +106,7 @@ fn is_in(directory: &Path, file: &Path) -> bool {
 
 /// `gmetad` stores each metric of each server together with the metrics of a `gmond`, and `gstat`
 /// shows dead servers.
-pub(crate) fn programs_read_each_server(_: &()) {
+pub(crate) fn ganglia_stores_the_metrics_of_each_server(_: &()) {
     let cluster = Cluster::start(Shape::default());
     let scratch = Scratch::new();
     let [listen, of_gmond, xml, queries] = free_addresses();

@@ -213,7 +213,7 @@ fn ids(points: &Points, measurement: &str, by: Option<&str>) -> BTreeSet<String>
 
 /// InfluxDB has exactly the points that the monitor has written. These points name each target and
 /// each server, and count the bytes of the test's job.
-pub(crate) fn has_every_point(_: &()) {
+pub(crate) fn influxdb_has_every_point_that_the_monitor_writes(_: &()) {
     let mut cluster = Cluster::start(Shape::default());
     let scratch = Scratch::new();
     let influx = Influx::start(scratch.path());
