@@ -88,7 +88,7 @@ impl DeploySite {
         let count =
             || client.run("cat /srv/count").stdout.trim().parse::<u32>().unwrap_or_default();
         let now = count();
-        wait_for("the load goes on", PATIENCE, || (count() > now + 2).then_some(()));
+        wait_for("the load continues", PATIENCE, || (count() > now + 2).then_some(()));
     }
 
     /// Ends the program [`LOAD`] on a client, and checks that none of its operations has failed.

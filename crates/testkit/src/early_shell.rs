@@ -4,7 +4,8 @@
 //! A test must not start a process while it has files open on such a mount. Between `fork` and the
 //! first instruction of the program, the kernel closes the inherited files in the child. For each
 //! close, the kernel sends FLUSH to the mount, and waits for the reply. So a command that makes the
-//! service reachable again would wait forever. The shell inherits no such file.
+//! service reachable again would wait forever. The shell starts before the test opens files on
+//! mounts, so the shell inherits no such file.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};

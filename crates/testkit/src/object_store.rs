@@ -86,8 +86,8 @@ pub enum Fault {
     Expired,
     /// The store replies with status 200, and with an error in the body.
     LateError,
-    /// Before the store carries out the request, it gives the object other contents and another
-    /// entity tag.
+    /// Before the store carries out the request, the store replaces the contents and the entity tag
+    /// of the object.
     Change,
 }
 

@@ -136,7 +136,10 @@ fn open_files_and_locks_of_clients_are_listed() {
     }
     let clients = list(&["client", "list"]);
     assert_eq!(clients.len(), 2, "{clients:?}");
-    let client = clients.iter().find(|it| it["mount_point"] == place.as_str()).expect("it");
+    let client = clients
+        .iter()
+        .find(|it| it["mount_point"] == place.as_str())
+        .expect("the client of the mount");
     assert_eq!(client["reachability"], "Online");
     assert_eq!((&client["open_files"], &client["sessions"]), (&json!(1), &json!(1)), "{client}");
     assert!(client["silent_ms"].number() < 5_000);
@@ -212,7 +215,7 @@ fn health_check_shows_the_last_heartbeat_of_a_dead_server() {
     let cluster = Cluster::start(Shape { targets_per_service: 2, ..Shape::small() });
     cluster.skep(&["config", "set", "heartbeat", "500ms"]);
     cluster.skep(&["config", "set", "lease", "1s"]);
-    let storage = cluster.processes("storage").pop().expect("it runs");
+    let storage = cluster.processes("storage").pop().expect("the process runs");
     let problems = || {
         let health = cluster.try_skep(&["health", "check", "--output", "json"]);
         let health = serde_json::from_str::<Value>(&health.stdout).expect("JSON");

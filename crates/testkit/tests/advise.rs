@@ -110,8 +110,8 @@ fn advice_for_one_slow_writer_is_more_processes() {
         let requests = report["load"]["storage_requests"].as_u64().expect("a number");
         (requests > 100).then_some(report)
     });
-    writer.kill().expect("it runs");
-    writer.wait().expect("it ends");
+    writer.kill().expect("the process runs");
+    writer.wait().expect("the writer ends");
     let programs = report["advice"].as_array().expect("a list").iter();
     let programs: Vec<_> = programs.filter(|it| it["subject"] == "program").collect();
     assert!(programs.iter().any(|it| it["proposed"].to_string().contains("more")), "{report:#}");

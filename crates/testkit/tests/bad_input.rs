@@ -145,7 +145,7 @@ fn ask(address: &str, frame: &[u8]) -> (u16, String) {
     stream.read_exact(&mut header).expect("an answer");
     let len = u32::from_le_bytes(header[16..20].try_into().expect("four bytes"));
     let mut body = vec![0; len as usize];
-    stream.read_exact(&mut body).expect("its body");
+    stream.read_exact(&mut body).expect("the body of the reply");
     let status = u16::from_le_bytes([header[44], header[45]]);
     (status, String::from_utf8_lossy(&body).into_owned())
 }
@@ -193,7 +193,7 @@ fn start_again(process: &Process, change: impl Fn(&mut Vec<String>)) -> String {
 fn error_for_a_port_in_use_names_its_number() {
     let cluster = Cluster::start(Shape::small());
     let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let address = taken.local_addr().expect("it has an address").to_string();
+    let address = taken.local_addr().expect("the socket has an address").to_string();
     let token = cluster.data().join("management/join-token").display().to_string();
     for role in ["management", "metadata", "storage"] {
         // Start a second service on the same host. The settings of this service contain a port that
@@ -553,7 +553,7 @@ fn target_at(cluster: &Cluster, chunk_file: &Path) -> String {
     let is_its = |it: &&serde_json::Value| {
         it["kind"] == "storage" && chunk_file.starts_with(it["path"].text())
     };
-    let target = targets.iter().find(is_its).expect("one of them has it");
+    let target = targets.iter().find(is_its).expect("a target has the chunk file");
     format!("t{}", target["id"])
 }
 

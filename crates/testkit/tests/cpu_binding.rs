@@ -18,7 +18,8 @@ fn allowed(status: &Path) -> Option<BTreeSet<usize>> {
 /// Returns the CPUs of the main thread of a process. Fails if another thread of a bound process has
 /// other CPUs. In a process that is not bound, the io_uring workers may have more CPUs.
 fn of_process(process: &Process) -> BTreeSet<usize> {
-    let main = allowed(Path::new(&format!("/proc/{}/status", process.pid))).expect("it runs");
+    let main =
+        allowed(Path::new(&format!("/proc/{}/status", process.pid))).expect("the process runs");
     if allowed(Path::new("/proc/self/status")).as_ref() == Some(&main) {
         return main;
     }
@@ -35,7 +36,7 @@ fn of_process(process: &Process) -> BTreeSet<usize> {
 /// Command: skep storage, skep metadata, skep management.
 #[test]
 fn all_threads_of_a_service_run_on_the_cpus_of_its_settings() {
-    let own = allowed(Path::new("/proc/self/status")).expect("it runs");
+    let own = allowed(Path::new("/proc/self/status")).expect("the process runs");
     let last = *own.last().expect("a CPU");
     let mut more =
         vec!["--set".to_owned(), format!("storage-1:node.cpus={last}"), "--set".to_owned()];

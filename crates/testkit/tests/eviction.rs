@@ -75,7 +75,7 @@ fn client_suspended_past_its_lease_overwrites_no_newer_bytes() {
             .arg(first.path().join("file"))
             .stdout(Stdio::piped())
             .spawn()
-            .expect("python3 is there");
+            .expect("python3 is installed");
         let mut says = BufReader::new(writer.stdout.take().expect("a pipe")).lines();
         assert_eq!(says.next().expect("a line").expect("text"), "ready");
         stop_beyond_lease(&cluster, &first);
@@ -162,7 +162,7 @@ fn unlink_without_a_reply(cluster: &Cluster, first: &Mounted, name: &str) -> Opt
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
-        .expect("python3 is there");
+        .expect("python3 is installed");
     let mut says = BufReader::new(unlinker.stdout.take().expect("a pipe")).lines();
     assert_eq!(says.next().expect("a line").expect("text"), "ready");
     metadata.signal(Signal::STOP);

@@ -1,6 +1,6 @@
 //! Mistakes that an administrator may make with services and mounts in the first hour. Skep refuses
 //! or reports each such mistake with its reason. `docs/tests/first-hour.md` lists all such
-//! mistakes, and names the tests of the mistakes that this file does not cover.
+//! mistakes, and names the tests in other files.
 
 use skep_testkit::page::{PageHost, PageNetwork};
 use skep_testkit::{Cluster, PATIENCE, Shape, cluster, files, wait_for};
@@ -95,7 +95,7 @@ fn skep_down_names_the_mount_that_a_program_uses() {
     let mut program = program.arg("infinity").current_dir(cluster.path()).spawn().expect("sleep");
     let data = cluster.data().display().to_string();
     let down = cluster::skep(["down", "--data-dir", &data]);
-    program.kill().expect("it runs");
+    program.kill().expect("the process runs");
     program.wait().expect("ours");
     assert!(down.status.success(), "{down:?}");
     let mount = cluster.path().display().to_string();

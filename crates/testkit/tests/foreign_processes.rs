@@ -170,7 +170,8 @@ fn silent_connections_cost_little_and_block_no_mount() {
     assert!(files::read(mount.path().join("file")) == vec![b'x'; 65_536]);
     let cost = service.memory("VmRSS").saturating_sub(memory);
     assert!(cost < 32 << 20, "{cost} bytes for {} sockets", strangers.len());
-    let descriptors = std::fs::read_dir(format!("/proc/{}/fd", service.pid)).expect("it runs");
+    let descriptors =
+        std::fs::read_dir(format!("/proc/{}/fd", service.pid)).expect("the process runs");
     assert!(descriptors.count() < 1000, "the service closes surplus sockets");
     let most = before + 20 + 2 * began.elapsed().as_secs() as usize;
     assert!(lines() <= most, "{} lines, at most {most} expected", lines());
@@ -211,7 +212,10 @@ fn other_users_cannot_read_data_of_services() {
     std::fs::set_permissions(&target, std::os::unix::fs::PermissionsExt::from_mode(0o755))
         .expect("our own directory");
     cluster.up().expect_success();
-    assert_eq!(std::fs::metadata(&target).expect("it exists").mode() & 0o777, 0o700);
+    assert_eq!(
+        std::fs::metadata(&target).expect("the target directory exists").mode() & 0o777,
+        0o700
+    );
     wait_for("the mount reads the file", Duration::from_secs(60), || {
         (std::fs::read(cluster.path().join("file")).ok()? == bytes).then_some(())
     });

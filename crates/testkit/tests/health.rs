@@ -13,7 +13,7 @@ use std::time::{Duration, SystemTime};
 const DAY: Duration = Duration::from_secs(86_400);
 
 /// Returns the report of `skep health check`. The exit code also depends on the free space of this
-/// host, so the tests ignore it.
+/// host, so the tests ignore the exit code.
 fn health(cluster: &Cluster, more: &[&str]) -> Value {
     let checked = cluster.try_skep(&[&["health", "check", "--output", "json"], more].concat());
     let report = serde_json::from_str(&checked.stdout);
@@ -40,7 +40,7 @@ fn with_old_backup(cluster: &Cluster, scratch: &Scratch) -> PathBuf {
     backup(&directory, &scratch.path().join("old"));
     let record = File::options().write(true).open(directory.join("last-backup"));
     let record = record.expect("a backup leaves a record of its time");
-    record.set_modified(SystemTime::now() - 10 * DAY).expect("the owner may do this");
+    record.set_modified(SystemTime::now() - 10 * DAY).expect("the owner may set the time");
     directory
 }
 

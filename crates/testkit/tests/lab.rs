@@ -347,7 +347,7 @@ fn cache_drops() -> [u64; 2] {
     let text = files::read_to_string("/proc/vmstat");
     ["drop_pagecache ", "drop_slab "].map(|name| {
         let value = text.lines().find_map(|line| line.strip_prefix(name));
-        value.expect("the kernel counts it").parse().expect("a number")
+        value.expect("the kernel has this counter").parse().expect("a number")
     })
 }
 

@@ -122,7 +122,7 @@ struct WithoutSupervisor(Process);
 
 impl WithoutSupervisor {
     fn new(cluster: &Cluster) -> Self {
-        let supervisor = cluster.processes("up").pop().expect("it runs");
+        let supervisor = cluster.processes("up").pop().expect("the process runs");
         supervisor.signal(Signal::STOP);
         Self(supervisor)
     }

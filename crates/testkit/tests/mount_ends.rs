@@ -167,7 +167,7 @@ impl Locker {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
-            .expect("python3 is there");
+            .expect("python3 is installed");
         let lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
         Self(child, lines)
     }
@@ -237,7 +237,7 @@ fn forced_umount_ends_a_killed_program_with_dirty_pages() {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
-            .expect("python3 is there");
+            .expect("python3 is installed");
         let mut lines = BufReader::new(mapper.stdout.take().expect("a pipe")).lines();
         assert_eq!(lines.next().expect("a line").expect("text"), "changed");
         let stopped = Suspended::of(cluster.processes("storage"));
@@ -280,7 +280,7 @@ fn sigterm_ends_a_blocked_read_after_a_handled_sigint() {
         let stopped = Suspended::of(cluster.processes("storage"));
         let mut command = Command::new("python3");
         command.args(["-c", READER]).arg(mounted.path().join("file")).stdout(Stdio::piped());
-        let mut reader = Reader(command.spawn().expect("python3 is there"));
+        let mut reader = Reader(command.spawn().expect("python3 is installed"));
         let mut lines = BufReader::new(reader.0.stdout.take().expect("a pipe")).lines();
         assert_eq!(lines.next().expect("a line").expect("text"), "opened");
         reader.waits();

@@ -1,5 +1,5 @@
-//! Tests of `mount -t skep`, `/etc/fstab` and mount options, which use the helper `mount.skep`, and
-//! of `umount`, which uses the helper `umount.fuse.skep`.
+//! Tests of `mount -t skep`, `/etc/fstab` and mount options, which use the helper `mount.skep`.
+//! Also tests of `umount`, which uses the helper `umount.fuse.skep`.
 //!
 //! mount(8) looks for helpers only in `/sbin`. So the tests that call mount(8) run in their own
 //! mount namespace, with a copy of `/sbin`.
@@ -169,7 +169,7 @@ fn full_log(log: &Path) {
 /// Checks that a mount starts a new log file when its log is full, and that the mount logs at the
 /// configured level.
 fn logs_anew(mount_point: &Path, log: &Path) {
-    let mount = skep_testkit::process::below(mount_point).pop().expect("it runs");
+    let mount = skep_testkit::process::below(mount_point).pop().expect("the process runs");
     mount.signal(Signal::USR1);
     wait_for("the mount logs", PATIENCE, || {
         let text = fs::read_to_string(log).ok()?;
@@ -394,7 +394,7 @@ fn umount_succeeds_while_the_cluster_is_stopped() {
             tell.send(rustix::thread::gettid()).expect("the other thread receives it");
             fs::read(path).map(|_| ())
         });
-        let thread = told.recv().expect("it began").as_raw_nonzero();
+        let thread = told.recv().expect("the reading thread has started").as_raw_nonzero();
         wait_for("the reader waits for the cluster", PATIENCE, || {
             let place = fs::read_to_string(format!("/proc/self/task/{thread}/wchan")).ok()?;
             (place.contains("fuse") || place.contains("request_wait_answer")).then_some(())

@@ -113,7 +113,7 @@ impl Begun {
         let since = Instant::now();
         command.stdin(Stdio::null()).stdout(Stdio::null());
         command.stderr(files::create(&printed));
-        let child = command.spawn().expect("it can be started");
+        let child = command.spawn().expect("the mount can be started");
         let mount_point = host.path.join(name);
         Self { child, since, mount_point, log: host.log(name), printed }
     }
@@ -249,7 +249,7 @@ fn mount_killed_while_it_waits_leaves_no_process_or_mount() {
     by_mount.child.kill().expect("our own child");
     by_helper.child.kill().expect("our own child");
     let behind = in_background.processes();
-    let behind = behind.iter().find(|process| process.role() == "mount").expect("it runs");
+    let behind = behind.iter().find(|process| process.role() == "mount").expect("the process runs");
     behind.signal(Signal::TERM);
     kill_process(Pid::from_child(&in_front.child), Signal::TERM).expect("our own child");
     for begun in [&mut in_background, &mut in_front] {

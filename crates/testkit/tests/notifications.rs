@@ -153,7 +153,7 @@ fn alert_is_resent_until_alertmanager_accepts_its_end() {
     };
     assert!(begin["endsAt"].text() > begin["startsAt"].text(), "{begin}");
     drop(suspended);
-    wait_for("the Alertmanager gets the end", PATIENCE, || {
+    wait_for("the Alertmanager gets the end of the alert", PATIENCE, || {
         let mut all = requests.try_iter().flat_map(|request| alerts_of_rule(&request));
         all.any(|alert| is_ended(&alert, &begin)).then_some(())
     });
@@ -204,7 +204,7 @@ fn failing_webhook_gets_each_alert_and_delays_no_other_receiver() {
         }
         (states(&accepted) == ["began", "ended"]).then_some(())
     });
-    wait_for("the program gets both", PATIENCE, || {
+    wait_for("the program gets both notifications", PATIENCE, || {
         (states(&of_program()) == ["began", "ended"]).then_some(())
     });
     assert_eq!(log_lines(&cluster, "cannot notify the webhook"), 1);

@@ -71,7 +71,7 @@ fn locker(path: &Path) -> Child {
 /// Checks the output while a service is unreachable. In this state, some fields have a value that
 /// are null otherwise, and some other fields are null.
 fn check_output_without_a_service(cluster: &Cluster) {
-    let storage = cluster.processes("storage").pop().expect("it runs");
+    let storage = cluster.processes("storage").pop().expect("the process runs");
     storage.signal(Signal::STOP);
     let data = cluster.data().display().to_string();
     let ask = |arguments: &[&str]| {
@@ -464,7 +464,7 @@ fn errors_have_a_code_a_fix_and_an_exit_code() {
         2,
         "cannot find a cluster at /nowhere",
     );
-    let metadata = cluster.processes("metadata").pop().expect("it runs");
+    let metadata = cluster.processes("metadata").pop().expect("the process runs");
     metadata.signal(Signal::STOP);
     let (_, message, exit_code) = ask(&["session", "list", "--cluster", &data]);
     assert!(message.contains("metadata-1") && message.contains("health check"), "{message}");

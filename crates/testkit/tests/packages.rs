@@ -4,8 +4,8 @@
 //!
 //! The test `external::static_program` covers the static program in the tarball, because building
 //! that program takes minutes. The test of reproducible packages compresses the packages as a
-//! release does. The other tests compress with the least effort (`--fast`), because that takes
-//! seconds instead of a minute.
+//! release does. The other tests compress with the least effort (`--fast`), because such a
+//! compression takes seconds instead of a minute.
 
 use serde_json::Value;
 use skep_testkit::cluster::program;

@@ -30,7 +30,7 @@ fn restored_metadata_target_reuses_no_inode_number() {
     files::rename(&saved, &target);
     let directory = target.display().to_string();
     let marked = skep(["target", "restored", &directory, "--output", "json"]).expect_success();
-    schema::check("target-restored", &serde_json::from_str(&marked).expect("it is JSON"));
+    schema::check("target-restored", &serde_json::from_str(&marked).expect("the output is JSON"));
     cluster.up().expect_success();
     assert!(!lost.exists() && files::read(cluster.path().join("before")) == b"before");
     let new = cluster.path().join("new");

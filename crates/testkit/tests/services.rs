@@ -171,7 +171,7 @@ fn client_disconnected_past_its_lease_overwrites_no_newer_bytes() {
     for (name, length) in WRITTEN {
         writer.arg(scratch.join("far").join(name)).arg(length.to_string());
     }
-    let mut writer = writer.spawn().expect("python3 is there");
+    let mut writer = writer.spawn().expect("python3 is installed");
     let lines = BufReader::new(writer.stdout.take().expect("a pipe")).lines();
     let (sender, printed) = std::sync::mpsc::channel();
     std::thread::spawn(move || lines.map_while(Result::ok).try_for_each(|line| sender.send(line)));

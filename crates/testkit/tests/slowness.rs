@@ -54,8 +54,10 @@ impl Load {
     fn add(&mut self, user: u32, mut work: impl FnMut(u64) + Send + 'static) {
         let is_done = Arc::clone(&self.is_done);
         self.threads.push(std::thread::spawn(move || {
-            rustix::thread::set_thread_gid(Gid::from_raw(user)).expect("root may do this");
-            rustix::thread::set_thread_uid(Uid::from_raw(user)).expect("root may do this");
+            rustix::thread::set_thread_gid(Gid::from_raw(user))
+                .expect("root may change its user and group");
+            rustix::thread::set_thread_uid(Uid::from_raw(user))
+                .expect("root may change its user and group");
             let mut round = 0;
             while !is_done.load(Ordering::Relaxed) {
                 work(round);
@@ -230,7 +232,7 @@ fn slow_disk_is_the_only_reported_cause() {
         cluster.skep_json(&["why", "--since", "10s", "--target", &object])
     });
     assert!(of_monitor["requests"].number() > 0);
-    // A report about a target that is not slow contains no cause.
+    // A report about another target, which is not slow, contains no cause.
     let other =
         targets.iter().find(|it| it["path"].text().contains("storage-1")).expect("a target");
     let of_other = cluster.skep_json(&["why", "--target", &other["id"].to_string()]);

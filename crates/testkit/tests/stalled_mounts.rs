@@ -23,7 +23,7 @@ fn of_waits(watch: &HealthWatch) -> Vec<Value> {
 fn take_target_of(cluster: &Cluster, file: &Path) -> (Value, PathBuf, PathBuf) {
     let target = cluster.entry_info(file).first_component().targets()[0];
     let targets = cluster.skep_list(&["target", "list"]);
-    let target = targets.into_iter().find(|it| it["id"] == target).expect("its target");
+    let target = targets.into_iter().find(|it| it["id"] == target).expect("the target of the file");
     let directory = PathBuf::from(target["path"].as_str().expect("a path"));
     let away = directory.with_extension("away");
     files::rename(&directory, &away);

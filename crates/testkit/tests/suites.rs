@@ -14,7 +14,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Time limit for one suite. This limit is longer than the slowest suite takes.
+/// Time limit for one suite. The slowest suite ends within this limit.
 const PATIENCE: Duration = Duration::from_secs(300);
 /// Minimum rate of `fsx` in operations per second, even on a busy machine.
 const FSX_SLOWEST: u64 = 50;

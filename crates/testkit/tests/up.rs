@@ -278,7 +278,7 @@ fn killed_processes_are_restarted_and_logged() {
     files::write(cluster.path().join("file"), "before");
     for role in ["storage", "management", "metadata", "mount"] {
         let before = cluster.processes(role);
-        before.first().expect("it runs").kill();
+        before.first().expect("the process runs").kill();
         wait_for("the killed process runs again", PATIENCE, || {
             cluster.processes(role).iter().find(|it| it.pid != before[0].pid).map(|_| ())
         });
@@ -303,7 +303,7 @@ fn killed_processes_are_restarted_and_logged() {
 fn services_end_with_a_killed_supervisor_and_up_restarts_them() {
     let cluster = Cluster::start(Shape::small());
     files::write(cluster.path().join("file"), "kept");
-    cluster.processes("up").first().expect("it runs").kill();
+    cluster.processes("up").first().expect("the process runs").kill();
     cluster.up().expect_success();
     assert_eq!(files::read(cluster.path().join("file")), b"kept");
     for role in ["up", "management", "metadata", "storage", "mount"] {
@@ -318,7 +318,7 @@ fn read_until_up(output: &mut impl Read) -> String {
     while !printed.contains("Up after") {
         let mut bytes = [0; 4096];
         let len = output.read(&mut bytes).expect("the pipe can be read");
-        assert!(len > 0, "it ended: {printed}");
+        assert!(len > 0, "`skep up` ended: {printed}");
         printed.push_str(&String::from_utf8_lossy(&bytes[..len]));
     }
     printed
@@ -338,7 +338,7 @@ fn cluster_that_nohup_started_continues_after_sighup() {
     let mut output = child.stdout.take().expect("a pipe");
     read_until_up(&mut output);
     let supervisor = process::below(&data).into_iter().find(|process| process.role() == "up");
-    let supervisor = supervisor.expect("it runs");
+    let supervisor = supervisor.expect("the process runs");
     let status = files::read_to_string(format!("/proc/{}/status", supervisor.pid));
     let blocked = status.lines().find_map(|line| line.strip_prefix("SigBlk:")).expect("a mask");
     let blocked = u64::from_str_radix(blocked.trim(), 16).expect("a hexadecimal number");
@@ -371,7 +371,7 @@ fn up_in_the_foreground_prints_hints_and_ends_on_ctrl_c() {
     }
     files::write(mount_point.join("file"), "x");
     let supervisor = process::below(&data).into_iter().find(|process| process.role() == "up");
-    supervisor.expect("it runs").signal(Signal::INT);
+    supervisor.expect("the process runs").signal(Signal::INT);
     let status = wait_for("`skep up` ends", PATIENCE, || child.try_wait().expect("our own child"));
     assert!(status.success(), "{status}");
     output.read_to_string(&mut printed).expect("the pipe can be read");

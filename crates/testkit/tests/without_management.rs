@@ -74,7 +74,10 @@ impl Loose {
         let found: Vec<_> = roles.iter().flat_map(|role| cluster.processes(role)).collect();
         let services = found.into_iter().map(|process| {
             let arguments = process.arguments[1..].to_vec();
-            let at = arguments.iter().position(|it| it == "--directory").expect("it has one");
+            let at = arguments
+                .iter()
+                .position(|it| it == "--directory")
+                .expect("the option --directory");
             Service { directory: PathBuf::from(&arguments[at + 1]), arguments, child: None }
         });
         let mut services: Vec<_> = services.collect();

@@ -182,7 +182,7 @@ fn inode_ids_resolve_only_to_paths_that_the_user_may_list() {
     let path = directory.join("file");
     files::write(&path, "x");
     let mount = text(cluster.path());
-    let number = fs::metadata(&path).expect("it exists").ino().to_string();
+    let number = fs::metadata(&path).expect("the file exists").ino().to_string();
     let id = cluster.skep_json(&["entry", "info", &text(&path)])["entry_id"].clone();
     let id = id.as_str().expect("a text").to_owned();
 
@@ -321,7 +321,7 @@ fn stats_shows_users_their_own_load_through_the_mount() {
         assert!(written <= 8 << 20, "{written}");
         (written == 8 << 20).then_some(())
     });
-    showing.kill().expect("it runs");
+    showing.kill().expect("the process runs");
     showing.wait().expect("ours");
 
     // For root, the report contains the load of all users. Without `--mount`, a user gets the load

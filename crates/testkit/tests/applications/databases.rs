@@ -1,5 +1,5 @@
-//! SQLite: several processes transfer amounts between accounts. After all transfers, the total must
-//! equal the total before them, and the database must contain every committed transfer.
+//! SQLite: several processes transfer amounts between accounts. The transfers must not change the
+//! total of all accounts, and the database must contain every committed transfer.
 
 use crate::{Places, text};
 use skep_testkit::program::{finish, run};

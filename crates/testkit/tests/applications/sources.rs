@@ -64,7 +64,7 @@ pub(crate) fn clone_succeeds_during_git_gc_on_the_other_mount(places: &Places) {
     assert_eq!(git(&there, &["status", "--porcelain"]), "");
 }
 
-/// Git commits in two work trees of one repository at the same time, in each work tree to its own
+/// Two Git processes commit at the same time in two work trees of one repository, each to its own
 /// branch. Git creates references and packs by `link` and `rename`, in this test on both mounts.
 pub(crate) fn concurrent_git_commits_of_both_mounts_are_kept(places: &Places) {
     let here = places.one.join("repository");
@@ -135,9 +135,9 @@ fn same_time(places: &Places, name: &str) {
     });
 }
 
-/// The metadata host sets all times. So of two files that different mounts create, the second file
-/// also has the newer time, whatever the clocks of the client hosts show. Therefore `make` rebuilds
-/// exactly the outdated files.
+/// The metadata host sets all times. So if two mounts each create a file, the later file has the
+/// newer time, regardless of the clocks of the client hosts. Therefore `make` rebuilds exactly the
+/// outdated files.
 pub(crate) fn make_rebuilds_exactly_the_files_changed_on_another_mount(places: &Places) {
     project(&places.one.join("project"));
     let (here, there) = (places.one.join("project"), places.other.join("project"));

@@ -481,7 +481,7 @@ fn storage_bench_refuses_invalid_options_and_leaves_no_file() {
     let endless = || {
         let mut command = bench_targets(&cluster, "storage", &["--targets", &target]);
         command.args(["--size", "16m", "--repetitions", "9999"]);
-        let mut child = command.stdout(Stdio::piped()).spawn().expect("it can be started");
+        let mut child = command.stdout(Stdio::piped()).spawn().expect("skep can be started");
         wait_for("files are written", PATIENCE, || {
             assert_eq!(child.try_wait().expect("our child"), None);
             (!left_on_targets(&cluster).is_empty()).then_some(())

@@ -46,7 +46,7 @@ impl Endless {
             .stdout(files::create(scratch.join("out")))
             .stderr(files::create(scratch.join("log")))
             .spawn()
-            .expect("it can be started");
+            .expect("skep can be started");
         wait_for("files are written", PATIENCE, || {
             (names(&scratch.join("work")).len() == 2).then_some(())
         });

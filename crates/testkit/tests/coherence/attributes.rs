@@ -27,7 +27,7 @@ pub(crate) const CASES: &[Case<Mounts>] = skep_testkit::cases![attributes:
     acl_changes_are_visible_under_recreated_names,
     former_owner_cannot_change_a_file_with_an_acl,
     acls_have_at_most_511_entries,
-    new_entries_inherit_the_project,
+    new_entries_inherit_the_project_of_their_directory,
     directories_on_all_groups_inherit_the_project,
     renames_and_links_into_another_project_are_refused,
     project_of_a_file_limits_its_renames_and_links,
@@ -303,7 +303,7 @@ fn directories_on_all_groups_inherit_the_project(mounts: &Mounts) {
 }
 
 /// docs/semantics.md 1.20.
-fn new_entries_inherit_the_project(mounts: &Mounts) {
+fn new_entries_inherit_the_project_of_their_directory(mounts: &Mounts) {
     let (here, there) = (&mounts.one, &mounts.other);
     files::create_dir(here.join("before"));
     run_in(here, "chattr", ["-p", "731", "."]);

@@ -14,8 +14,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Barrier;
 
 pub(crate) const CASES: &[Case<Mounts>] = skep_testkit::cases![races:
-    exactly_one_of_many_creators_of_a_name_succeeds, two_concurrent_exchanges_keep_a_tree,
-    three_concurrent_exchanges_keep_a_tree,
+    exactly_one_of_many_creators_of_a_name_succeeds,
+    two_concurrent_exchanges_of_directories_keep_a_tree,
+    three_concurrent_exchanges_of_directories_keep_a_tree,
 ];
 
 /// A call of contender `number` that tries to create the name `new` in `place`. A call that needs
@@ -162,7 +163,8 @@ fn exchange_in_a_ring(mounts: &Mounts, ring: &[&str], rounds: usize) {
         for directory in ring {
             for place in [top.join(directory), top.join(directory).join("below/inner")] {
                 files::create_dir_all(&place);
-                let mark = place.strip_prefix(&top).expect("below it").display().to_string();
+                let mark =
+                    place.strip_prefix(&top).expect("a path below the top").display().to_string();
                 files::write(place.join("mark"), mark);
             }
         }
@@ -199,12 +201,12 @@ fn exchange_in_a_ring(mounts: &Mounts, ring: &[&str], rounds: usize) {
 }
 
 /// docs/semantics.md 1.7.
-fn two_concurrent_exchanges_keep_a_tree(mounts: &Mounts) {
+fn two_concurrent_exchanges_of_directories_keep_a_tree(mounts: &Mounts) {
     exchange_in_a_ring(mounts, &["a", "b"], 25);
 }
 
 /// docs/semantics.md 1.7. Any two of the three exchanges can both succeed, but all three together
 /// would create a loop.
-fn three_concurrent_exchanges_keep_a_tree(mounts: &Mounts) {
+fn three_concurrent_exchanges_of_directories_keep_a_tree(mounts: &Mounts) {
     exchange_in_a_ring(mounts, &["a", "b", "c"], 25);
 }

@@ -210,7 +210,7 @@ impl Stepwise {
 
     /// Sends a line to the program.
     pub(crate) fn send(&mut self, line: &str) {
-        writeln!(self.child.stdin.as_mut().expect("a pipe"), "{line}").expect("it runs");
+        writeln!(self.child.stdin.as_mut().expect("a pipe"), "{line}").expect("the process runs");
     }
 
     pub(crate) fn go_on(&mut self) {
@@ -570,7 +570,8 @@ fn copies_have_the_holes_of_their_source(mounts: &Mounts) {
     let source = new(&mounts.one.join("source"), b"begins");
     files::write_all_at(&source, b"ends", 20 << 20);
     let mut text = [0; 256];
-    let len = getxattr(mounts.one.join("source"), PATTERN, &mut text).expect("it has one");
+    let len =
+        getxattr(mounts.one.join("source"), PATTERN, &mut text).expect("the source has a pattern");
     let path = mounts.one.join("copy");
     files::write(&path, "");
     let flags = rustix::fs::XattrFlags::empty();

@@ -1,5 +1,6 @@
-//! The page about metadata groups, and the commands on the pages about mounting and ports that need
-//! management at 10.0.0.1: one cluster of separate services.
+//! Runs the commands on the page about metadata groups in one cluster of separate services. The
+//! cluster also runs the commands on the pages about mounting and ports that need management at
+//! 10.0.0.1.
 
 use crate::{MOUNTING, in_srv, new_host};
 use serde_json::Value;
@@ -122,7 +123,7 @@ fn check_mounts(host: &PageHost) {
         in_srv(host, &block.commands);
         in_srv(host, "echo x >/mnt/skep/file; umount /mnt/skep");
     }
-    // At this point, the links that the page creates exist.
+    // Run these lines last, because they use the links that earlier commands of the page create.
     let lines: Vec<_> =
         MOUNTING.lines().filter(|line| line.starts_with("10.0.0.1:7400  /mnt/skep")).collect();
     assert_eq!(lines.len(), 2, "{lines:?}");

@@ -1,5 +1,6 @@
-//! The pages about monitoring and clients, and the part of the page about administration on a lost
-//! disk: one cluster of `skep up` with a monitor, a mount of the host `node17`, and load.
+//! Runs the commands on the pages about monitoring and clients, and the commands about a lost disk
+//! on the page about administration. The cluster of `skep up` has a monitor, a mount of the host
+//! `node17`, and load.
 
 use crate::{in_srv, new_host, run_page, targets_of_storage};
 use rustix::process::{Pid, Signal, kill_process};

@@ -146,8 +146,8 @@ fn next_run_completes_an_interrupted_deployment_or_removal() {
     let monitor = "[monitor]\nhistory = \"32 MiB\"\n";
     site.write(&[monitor, MANAGEMENT, &storage, &client("c1", 3)].concat());
     let before = site.contents();
-    // Each run continues where the previous, killed run ended, and completes at least one further
-    // step.
+    // Each run continues after the last step of the previous killed run, and completes at least one
+    // further step.
     let mut kills = 0;
     for steps in [1, 3, 2, 1, 2, 3, 1, 1] {
         kills += u32::from(site.kill_after("apply", steps));

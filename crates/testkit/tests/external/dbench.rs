@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-/// Time limit for dbench. This limit is longer than a whole run of dbench takes.
+/// Time limit for dbench. A whole run of dbench ends within this limit.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 fn dbench(directory: &Path) -> String {

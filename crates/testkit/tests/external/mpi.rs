@@ -11,7 +11,7 @@ use std::time::Duration;
 
 const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/external/collective.c");
 const RANKS: usize = 4;
-/// Time limit for the program. This limit is longer than the program takes with all ranks on one
+/// Time limit for the program. The program ends within this limit even if all ranks run on one
 /// core.
 const PATIENCE: Duration = Duration::from_secs(300);
 

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 const DIRECTORY: &str = "cut-off";
 /// Maximum number of files that the program keeps.
 const FILES: usize = 500;
-/// Number of further files that show that the program continues.
+/// Number of further files that the program must sync in each check of its progress.
 const ROUNDS: u64 = 10;
 
 /// Creates and syncs files, each with its number as [`content`]. Removes its oldest files.
@@ -74,7 +74,7 @@ impl CutOffProgram {
     /// Waits until the program has synced further files.
     pub(crate) fn wait_until_it_goes_on(&self) {
         let before = self.count.load(Ordering::SeqCst);
-        wait_for("the mount that was cut off goes on", PATIENCE, || {
+        wait_for("the program on the cut-off mount continues", PATIENCE, || {
             (self.count.load(Ordering::SeqCst) > before + ROUNDS).then_some(())
         });
     }

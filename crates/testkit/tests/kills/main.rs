@@ -152,7 +152,8 @@ fn entry_info_on_all(cluster: &Cluster) {
     assert!(files.len() > 10, "the workload left {} entries", files.len());
     for path in &files {
         let path = path.to_str().expect("ASCII");
-        // Metadata may still determine the size of a file that the killed mount had open.
+        // Wait, because metadata may still determine the size of a file that the killed mount had
+        // open.
         wait_for(&format!("stat and `skep entry info` agree on {path}"), PATIENCE, || {
             let found = files::symlink_metadata(path);
             let info = cluster.skep_json(&["entry", "info", path]);

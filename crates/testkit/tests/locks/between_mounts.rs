@@ -469,12 +469,12 @@ fn each_worker_of_a_mount_serves_256_lock_waits(mounts: &Mounts) {
 /// Returns two files on different metadata targets. Metadata spreads new directories in the root
 /// over the targets, by a hash of their names.
 fn apart(place: &Path) -> [PathBuf; 2] {
-    let root = place.parent().expect("it is in the mount");
+    let root = place.parent().expect("the path is in the mount");
     let target = |path: &Path| {
         let info =
             cluster::skep(["entry", "info", "--output", "json", &path.display().to_string()]);
         let info: serde_json::Value =
-            serde_json::from_str(&info.expect_success()).expect("it is JSON");
+            serde_json::from_str(&info.expect_success()).expect("the output is JSON");
         info["metadata"]["target"].clone()
     };
     let mut files = (0..64).map(|number| {
@@ -494,7 +494,7 @@ fn deadlock_across_metadata_targets_is_refused(mounts: &Mounts) {
     mounts.both_ways(|here, there| {
         let files = apart(here);
         let there = |file: &PathBuf| {
-            let root = here.parent().expect("it is in the mount");
+            let root = here.parent().expect("the path is in the mount");
             there.parent().expect("in the other").join(file.strip_prefix(root).expect("below it"))
         };
         let (mut one, mut other) = (Program::start(), Program::start());

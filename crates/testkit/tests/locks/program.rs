@@ -31,8 +31,8 @@ impl Program {
             .stdout(Stdio::piped())
             .spawn()
             .expect("python3 can be started");
-        let commands = child.stdin.take().expect("it is piped");
-        let output = BufReader::new(child.stdout.take().expect("it is piped"));
+        let commands = child.stdin.take().expect("a pipe");
+        let output = BufReader::new(child.stdout.take().expect("a pipe"));
         let (sender, answers) = channel();
         std::thread::spawn(move || {
             output.lines().map_while(Result::ok).try_for_each(|line| sender.send(line)).ok();

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 /// group.
 const IDLE: Duration = Duration::from_secs(8);
 /// Number of files that programs create before a member loses its data. The log then has more
-/// records than an emptied primary makes before another member replies to it.
+/// records than an emptied primary logs before another member replies to this primary.
 const FILES: usize = 2_000;
 
 /// Adds or deletes a rule that rejects packets from the host of the first metadata service to
@@ -84,7 +84,7 @@ fn idle_mount_stays_in_the_cluster_after_a_restore() {
 ///
 /// Command: skep cluster restore, skep group add, skep health check.
 #[test]
-fn restore_from_before_a_second_member_loses_no_change() {
+fn restored_backup_from_before_a_second_member_loses_no_change() {
     let mut pair = Pair::begin_alone();
     let root = pair.mount_point();
     let (directory, copy) = (pair.path("management"), pair.path("copy"));
@@ -131,7 +131,7 @@ fn restore_from_before_a_second_member_loses_no_change() {
 /// the cluster map still names this target as the primary. The target must not serve its empty
 /// store, but get the data from the other member.
 #[test]
-fn primary_restored_from_before_its_group_gets_a_copy() {
+fn primary_restored_from_an_old_backup_gets_a_store_copy() {
     let mut pair = Pair::begin();
     make_files(&pair, FILES);
     let (primary, backup) = pair.roles();

@@ -1,9 +1,9 @@
 //! The steps in which a call on the shared names takes effect, and its possible results.
 //!
 //! A call has several parts, and other calls may come between these parts. The kernel of a mount
-//! walks to the directories of a call, looks up one name at a time, and then sends a single
-//! request, which metadata executes in one step. For example, `link` links the file that the kernel
-//! has looked up, even if the name has another file at the time of the request.
+//! walks to the directories of a call, and looks up one name at a time. Then the kernel sends a
+//! single request, which metadata executes in one step. For example, `link` links the file that the
+//! kernel has looked up, even if the name has another file at the time of the request.
 
 use crate::shared_call::{NAMES, Recorded, SharedCall, SharedPath, SharedResult, WHOLE};
 use crate::shared_tree::{Contents, Directory, Entry, ROOT, SharedTree, Slot};

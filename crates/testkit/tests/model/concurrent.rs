@@ -1,4 +1,5 @@
-//! Trials in which two threads of each of two mounts make calls at the same time.
+//! Trials with two mounts. On each mount, two threads make calls, and all four threads work at the
+//! same time.
 //!
 //! A trial has rounds. In each round, every thread first makes calls in its own directory. Then all
 //! threads make some bursts of calls on a few shared names. All threads begin a burst at the same

@@ -26,10 +26,10 @@
 //! - A listing has the names that exist all the time (1.6). A read returns bytes of one moment
 //!   since its open, or of a write or truncation at the same time (2.2, 2.5, 2.7).
 //!
-//! The concurrent tests do not check times, permissions, symbolic links, locks, moves of
-//! directories to other directories (1.7), handles that stay open on shared files, and removals of
-//! directories while other calls exchange directories. The tests repeat calls that fail with
-//! `ESTALE`, so they do not check when calls may fail with this error (1.4).
+//! The concurrent tests do not check times, permissions, symbolic links, locks and handles that
+//! stay open on shared files. The tests also do not check moves of directories to other directories
+//! (1.7), and removals of directories while other calls exchange directories. The tests repeat
+//! calls that fail with `ESTALE`, so they do not check when calls may fail with this error (1.4).
 //!
 //! If a run fails, the test prints its seed and the command that repeats the run. A test with one
 //! call at a time then removes steps until no shorter sequence fails, and prints the shortest

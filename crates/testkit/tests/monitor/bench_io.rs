@@ -34,8 +34,9 @@ fn seconds_of(address: &str, query: &str, field: &str) -> BTreeMap<u64, f64> {
 
 /// Four users on two mounts write and read at two storage services with `skep bench io`. The
 /// numbers of the services, of the live output and of the monitor must differ from the benchmarks
-/// by less than 3 %. The live output must also agree in each second. In each second, the sums over
-/// all users, all jobs and all clients must be equal, except for the transfers of that moment.
+/// by less than 3 %. In each second, the live output must also agree with the benchmarks. In each
+/// second, the sums over all users, all jobs and all clients must be equal, except for the
+/// transfers of that moment.
 ///
 /// Command: skep stats.
 #[test]
@@ -124,9 +125,9 @@ fn mount_with_jobs(lab: &Lab, host: &str) -> PathBuf {
 
 /// Four users on two client hosts write and read at two server hosts with `skep bench io`. Each
 /// host is a network namespace, and the links of the clients limit the rates. In each second, the
-/// live output by user, by job and by client must differ from the benchmarks by less than 3 %, and
-/// the three sums must be equal, except for the transfers of that moment. The kernel must have
-/// counted at least as many bytes on the link of each client.
+/// live output by user, by job and by client must differ from the benchmarks by less than 3 %. The
+/// three sums must be equal, except for the transfers of that moment. The kernel must have counted
+/// at least as many bytes on the link of each client.
 ///
 /// Command: skep stats.
 #[test]

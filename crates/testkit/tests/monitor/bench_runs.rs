@@ -67,9 +67,9 @@ pub(super) fn create_for_users(directory: &Path) {
     files::set_permissions(directory, fs::Permissions::from_mode(0o777));
 }
 
-/// For each place, runs `program` as `skep bench io`, as another user and another job. Waits until
-/// all these runs have ended. A place is a command that runs `setpriv` on the host of the user, and
-/// the directory of the user's file.
+/// Runs `program` as `skep bench io` once for each place, each time as another user and another
+/// job. Waits until all runs have ended. A place is a command that runs `setpriv` on the host of
+/// the user, and the directory of the user's file.
 pub(super) fn bench_as_users(program: &Path, places: Vec<(Command, PathBuf)>) -> Vec<BenchRun> {
     let start = |(number, (mut command, directory)): (u32, (Command, PathBuf))| {
         let (user, job) = (60_000 + number, 100 + number);

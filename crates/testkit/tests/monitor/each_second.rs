@@ -27,8 +27,8 @@ pub(super) fn is_near(found: f64, expected: f64) -> bool {
 }
 
 /// Compares the live statistics of an object with the benchmarks that cause the object's load.
-/// Returns the number of samples whose time is known so exactly that the smallest and the largest
-/// possible number of bytes differ by at most 3 % of the bytes of a second.
+/// Returns the number of exact samples. For an exact sample, the smallest and the largest possible
+/// number of bytes differ by at most 3 % of the bytes of a second.
 fn check_each_second(what: &str, samples: &[LiveSample], runs: &[&BenchRun]) -> usize {
     let mut exact = 0;
     for (phase, field) in FIELDS.iter().enumerate() {

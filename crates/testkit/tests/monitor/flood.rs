@@ -97,7 +97,7 @@ fn write_files(directory: &Path, stop: &AtomicBool, written: &AtomicU64) {
 /// wait.
 fn wait_for_files(written: &AtomicU64, pages: &mut [Flooded]) {
     let before = written.load(Ordering::SeqCst);
-    wait_for("the program on the mount goes on", PATIENCE, || {
+    wait_for("the program on the mount continues", PATIENCE, || {
         pages.iter_mut().for_each(Flooded::check);
         (written.load(Ordering::SeqCst) >= before + FILES).then_some(())
     });

@@ -241,7 +241,7 @@ fn attribute_changes_update_the_change_time(root: &Path) {
     for (number, step) in steps.iter().enumerate() {
         let before = changed();
         // The clock of the local file system advances only with the timer ticks of the kernel.
-        skep_testkit::wait_for("the clock goes on", Duration::from_secs(5), || {
+        skep_testkit::wait_for("the clock advances", Duration::from_secs(5), || {
             step();
             if changed() > before {
                 return Some(());

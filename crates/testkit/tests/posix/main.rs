@@ -7,8 +7,8 @@
 //! - on a mount of a cluster that stores all bytes of files on storage (by default, metadata stores
 //!   the first bytes)
 //!
-//! The tests of names run a fifth time, on a cluster with feature level 2. Metadata stages changes
-//! of two groups there (docs/design/0028-staged-transactions.md).
+//! The tests of names run a fifth time, on a cluster with feature level 2. On this cluster,
+//! metadata stages changes of two groups (docs/design/0028-staged-transactions.md).
 
 mod acls;
 mod allocation;

@@ -134,7 +134,8 @@ fn file_and_directory_do_not_replace_each_other(root: &Path) {
     assert_eq!(names(root), ["directory", "file"]);
 }
 
-/// Creates the directories `a/b/c`. Each of them is on another metadata group than its parent.
+/// Creates the directories `a/b/c`. Each of these directories is on another metadata group than its
+/// parent.
 fn three_nested_directories(root: &Path) {
     spread::create_dirs(root, ["a"]);
     spread::create_dirs(&root.join("a"), ["b"]);

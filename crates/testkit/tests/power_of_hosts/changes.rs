@@ -148,7 +148,7 @@ impl Twins {
 
     /// Returns the path of the tree relative to the mount point.
     pub(crate) fn name(&self) -> &Path {
-        Path::new(self.mounted.file_name().expect("it has a name"))
+        Path::new(self.mounted.file_name().expect("the tree has a name"))
     }
 
     fn name_of(&mut self, kind: char) -> String {

@@ -78,8 +78,7 @@ impl Hosts {
         found
     }
 
-    /// Waits until all members of each group serve. Before all members serve, some data has fewer
-    /// copies.
+    /// Waits until all members of each group serve. Before this moment, some data has fewer copies.
     pub(crate) fn wait_for_serving_members(&self) {
         wait_for("all members serve", PATIENCE, || {
             let groups = self.cluster.skep_list(&["group", "list"]);

@@ -77,7 +77,7 @@ fn interrupt(
     let mut command = Command::new(cluster::program());
     command.current_dir(scratch.path()).args(arguments).stdout(Stdio::piped());
     let mut child = command.stderr(Stdio::null()).spawn().expect("started");
-    let before = wait_for("some runs", STUDY_PATIENCE, || {
+    let before = wait_for("the study has completed some runs", STUDY_PATIENCE, || {
         let lines = journal_of(study);
         (lines.len() > 4).then_some(lines)
     });

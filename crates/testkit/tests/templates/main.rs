@@ -1,8 +1,8 @@
 //! The templates in `deploy/`. Hosts run the user data of the templates' instances, and must become
 //! a mounted cluster. Each host has a separate network, root directory and disks. A host gets the
 //! program as a package from a web server, like an instance in a cloud. The module `kubernetes`
-//! runs the containers of the manifests for Kubernetes. The module `servers` has the choices of
-//! disks and failure domains, and the module `image` hosts that start from an image with Skep.
+//! runs the containers of the manifests for Kubernetes. The module `servers` tests the choices of
+//! disks and failure domains. The module `image` tests hosts that start from an image with Skep.
 //!
 //! Parameters have their defaults, with two exceptions. The feature `tune` is off, because it would
 //! change the settings of this machine's kernel. Large systems get fewer hosts.

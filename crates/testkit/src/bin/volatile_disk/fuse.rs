@@ -94,7 +94,7 @@ impl Server {
                 Ok(len) => len,
                 Err(error) => match Errno::from_io_error(&error) {
                     Some(Errno::NODEV) => return Ok(()),
-                    // The kernel has cancelled the request.
+                    // The kernel has cancelled a request, so read the next request.
                     Some(Errno::INTR | Errno::AGAIN | Errno::NOENT) => continue,
                     _ => return Err(error.into()),
                 },
@@ -185,7 +185,7 @@ impl Server {
         let parts = [IoSlice::new(&header), IoSlice::new(body)];
         match (&self.device).write_vectored(&parts) {
             Ok(_) => Ok(()),
-            // The kernel has cancelled the request.
+            // The kernel has cancelled the request, so the reply is not necessary.
             Err(error) if Errno::from_io_error(&error) == Some(Errno::NOENT) => Ok(()),
             Err(error) => Err(error.into()),
         }
