@@ -133,7 +133,7 @@ fn stalled_disk_completes_no_sync() {
                 is_synced.store(true, Ordering::Relaxed);
             });
             let began = Instant::now();
-            wait_for("time for a sync", PATIENCE, || {
+            wait_for("300 ms have passed", PATIENCE, || {
                 (began.elapsed() > Duration::from_millis(300)).then_some(())
             });
             assert!(!is_synced.load(Ordering::Relaxed));
