@@ -32,7 +32,7 @@ pub(crate) struct HostArgs {
     pub(super) patience: u32,
 }
 
-/// The options for the page caches of hosts, which the benchmark drops between phases.
+/// The options for dropping the page caches of hosts between the phases of a benchmark.
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Caches")]
 pub(crate) struct CacheArgs {

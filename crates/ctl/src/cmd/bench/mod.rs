@@ -172,9 +172,9 @@ fn warm_ups(phases: impl IntoIterator<Item = (&'static str, Vec<f64>)>) -> Strin
     phases.into_iter().filter_map(line).collect()
 }
 
-/// Makes Ctrl-C and SIGTERM interrupt the run, unless the parent of this process made it ignore
-/// them. An interrupted run cleans up and reports the results that it has so far. The caller must
-/// call this function before any other thread starts.
+/// Makes Ctrl-C and SIGTERM interrupt the run, unless the parent of this process has set these
+/// signals to be ignored. An interrupted run cleans up and reports the results that it has so far.
+/// The caller must call this function before any other thread starts.
 fn end_on_signals() -> Result<()> {
     let numbers = skep_env::Signals::not_ignored(&[libc::SIGINT, libc::SIGTERM]);
     // Blocks the signals in this thread and in all threads that this thread starts after this call.
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn remote_hosts_are_reached_by_the_configured_command() {
+    fn commands_for_remote_hosts_begin_with_the_enter_prefix() {
         let names = ["localhost".to_owned(), "n1".to_owned()];
         let found = named(&names, "ip netns exec {host}");
         assert_eq!(found[0], Host::here());

@@ -13,12 +13,12 @@ const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 
-/// The number of bytes of each process.
+/// The number of bytes that each process transfers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Block {
     /// This number of bytes, with any number of processes.
     Each(u64),
-    /// A share of the bytes `total`. With fewer than `below` processes, each has the bytes `each`.
+    /// An equal share of `total` bytes, or `each` bytes if there are fewer than `below` processes.
     Share { total: u64, below: u64, each: u64 },
 }
 

@@ -192,7 +192,7 @@ mod tests {
     fn result_file_has_each_result_before_the_run_ends() {
         let scratch = tempfile::tempdir().expect("a directory");
         let path = scratch.path().join("results");
-        let mut file = ResultFile::create(&path, "io", &json!({"a": 1}), SIZE).expect("made");
+        let mut file = ResultFile::create(&path, "io", &json!({"a": 1}), SIZE).expect("a new file");
         let found = lines(&path);
         assert_eq!((&found[0]["of"], &found[0]["plan"]["a"]), (&"io".into(), &1.into()));
         for number in 1..=2 {
@@ -212,7 +212,7 @@ mod tests {
     fn result_file_without_results_is_removed() {
         let scratch = tempfile::tempdir().expect("a directory");
         let path = scratch.path().join("results");
-        drop(ResultFile::create(&path, "io", &(), SIZE).expect("made"));
+        drop(ResultFile::create(&path, "io", &(), SIZE).expect("a new file"));
         assert!(!path.exists());
         let nowhere = scratch.path().join("none/results");
         let error = ResultFile::create(&nowhere, "io", &(), SIZE).expect_err("no directory");

@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn cpu_use_is_watched_only_in_labs() {
+    fn cpu_use_is_measured_only_in_labs() {
         let phase = Progress::Phase { phase: "write".into(), repetition: 1 };
         for (lab, is_watched) in [(None, false), (Some("lab".to_owned()), true)] {
             let mut watch = Watch::new(&HostArgs { lab, ..HostArgs::default() });

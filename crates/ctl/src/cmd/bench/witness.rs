@@ -2,8 +2,8 @@
 //! to the file of results, and prints the report.
 //!
 //! # A full disk
-//! Results are lost only if no output accepts them. A file of results, if the user requested this
-//! file, contains all results. A report that cannot be written to standard output is written to
+//! Results are lost only if no output accepts them. If the user requested a file of results, this
+//! file contains all results. A report that cannot be written to standard output is written to
 //! standard error.
 
 use super::args::{HostArgs, ResultArgs};

@@ -18,7 +18,8 @@ use std::process::{Command, ExitStatus};
 
 /// Maximum length of a process's error text in a message.
 const MOST_REASON: usize = 500;
-/// Time limit of a process with the rights of a user. A batch system waits for such a process.
+/// Time limit in seconds of a process with the rights of a user. A batch system waits for the end
+/// of this process.
 const MOST_SECONDS: u32 = 24 * 3600;
 
 /// The way in which the coordinator starts processes on the hosts.

@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn warning_is_due_once_per_minute_without_progress() {
+    fn copy_without_progress_causes_a_warning_every_minute() {
         let mut watch = StallWatch::default();
         let mut observe = |seconds: u64, bytes: u64| {
             let elapsed = Duration::from_secs(seconds);

@@ -262,7 +262,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn remote_copy_processes_get_the_choice_of_owners() {
+    fn remote_copy_processes_receive_the_option_for_owners() {
         let has_option = |owners| {
             let settings = Settings { is_anonymous: true, ..Settings::default() };
             let provider = Arc::new(Provider::given(None));

@@ -19,7 +19,7 @@ use std::sync::mpsc::{Receiver, sync_channel};
 const MOST_LINE: u64 = 64 << 10;
 
 /// Ends this process when its coordinator has ended or cannot be reached, because the coordinator
-/// may then give the same part to another host. Returns a channel with the credentials that the
+/// may then assign the same part to another host. Returns a channel with the credentials that the
 /// coordinator sends.
 fn watch() -> Receiver<Credentials> {
     let (sender, receiver) = sync_channel(1);

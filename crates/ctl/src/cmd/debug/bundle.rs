@@ -445,7 +445,7 @@ mod tests {
     }
 
     #[test]
-    fn output_names_hosts_without_logs_and_how_to_add_them() {
+    fn bundle_output_names_hosts_without_logs_and_the_remedy() {
         let nodes = r#"[{"host": "s2"}, {"host": null}, {"host": "own"}, {"host": "s1"},
             {"host": "s2", "kind": "storage"}, {"host": "c1", "kind": "client"}]"#;
         let missing_hosts = other_hosts_in(nodes, "own");

@@ -53,7 +53,7 @@ impl PartialFile {
     pub(super) fn remove_at(&self, signals: EndingSignals) -> Result<()> {
         let temporary = self.temporary.clone();
         signals.follow(move |number| {
-            // An error may mean that the file is complete.
+            // Ignores the error, because a complete file no longer has the temporary name.
             let _ = std::fs::remove_file(&temporary);
             Signals::end_process(number);
         })
@@ -64,7 +64,7 @@ impl PartialFile {
         let _ = std::fs::remove_file(&self.temporary);
     }
 
-    /// Gives the file its name.
+    /// Renames the file from its temporary name to its final name.
     ///
     /// # Errors
     /// - `Exists` if another program has created a file with this name meanwhile.
@@ -74,7 +74,7 @@ impl PartialFile {
         match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
             Ok(()) => Ok(()),
             Err(Errno::EXIST) => Err(exists()),
-            // The file system cannot refuse to replace a file.
+            // The file system does not support `RENAME_NOREPLACE`.
             Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
                 match to.symlink_metadata().is_ok() {
                     true => Err(exists()),
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn removed_file_leaves_an_empty_directory() {
+    fn removal_of_a_partial_file_leaves_an_empty_directory() {
         let directory = tempfile::tempdir().unwrap();
         let (partial, _) = PartialFile::create(&directory.path().join("a.tar")).unwrap();
         partial.remove();
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn existing_file_is_not_replaced() {
+    fn existing_file_is_not_replaced_by_a_bundle() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("a.tar");
         let (partial, _) = PartialFile::create(&path).unwrap();

@@ -11,8 +11,8 @@ const TOKEN: &str = "skep1-";
 /// Words that mark the name of a setting whose value is a secret. If the setting names a file, its
 /// value is not removed.
 const SECRET_WORDS: [&str; 4] = ["password", "secret", "token", "passwd"];
-/// Word that marks the name of a setting whose value is an address with a secret path. Programs for
-/// chats accept notifications from each sender that has the address.
+/// Word that marks the name of a setting whose value is an address with a secret path. A chat
+/// server accepts notifications from every sender that has this address.
 const WEBHOOK: &str = "webhook";
 /// Names of parameters of addresses whose values are secrets. InfluxDB 1 accepts the password as
 /// `p`.
@@ -96,7 +96,7 @@ fn without_paths(line: &str) -> String {
 }
 
 /// Removes the value of `name = value` if `name` is the name of a secret, and the path of the value
-/// if it is the address of a webhook. Leaves the value if it is the name of a file that contains a
+/// if it is the address of a webhook. Keeps the value if it is the path of a file that contains a
 /// secret.
 fn without_values(line: &str) -> String {
     let Some((name, value)) = line.split_once('=') else { return line.to_owned() };

@@ -91,7 +91,7 @@ impl DeployArgs {
     }
 }
 
-/// Formats the progress of an observation. Empty if the observation has ended.
+/// Formats the progress of a check of hosts. Returns an empty text if all hosts are checked.
 fn line(observation: &Observation) -> String {
     let Observation { object, ended, total, waiting } = observation;
     if ended == total {
@@ -160,7 +160,7 @@ pub(super) fn hosts_as_text(outcome: &Outcome) -> String {
     text
 }
 
-/// Returns the line about the management nodes. Empty if there is only one.
+/// Returns the line about the management nodes. Empty if the cluster has only one of them.
 fn management(outcome: &Outcome) -> String {
     if outcome.management.len() < 2 {
         return String::new();
@@ -208,7 +208,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn observation_line_names_the_hosts_that_are_awaited() {
+    fn progress_of_a_check_names_the_hosts_without_a_result() {
         let of = |ended, waiting: &[&str]| {
             let waiting = waiting.iter().map(|it| (*it).to_owned()).collect();
             line(&Observation { object: "the network", ended, total: 5, waiting })

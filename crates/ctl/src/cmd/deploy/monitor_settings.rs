@@ -46,7 +46,8 @@ mod tests {
             ("[monitor]\npasword_file = \"/p\"\n", "unknown setting `pasword_file`"),
             ("[monitor.alerts]\nwebhook = \"ftp://x\"\n", "`alerts.webhook`"),
             ("[monitor.tls]\nkey = \"/k\"\n", "`tls.certificate`"),
-            // The option `--set` of the monitor accepts these texts, and its file does not.
+            // The option `--set` of the monitor accepts these texts, but the settings file does
+            // not.
             ("[monitor.alerts]\ncommand = \"/usr/local/bin/notify\"\n", "`alerts.command`"),
             ("[monitor.alerts]\nqueue = \"9\"\n", "`alerts.queue`"),
         ] {

@@ -1,5 +1,5 @@
 //! `skep deploy units`: prints the systemd units that belong to this program. The scripts of a
-//! deployment run it on the hosts.
+//! deployment run this command on the hosts.
 
 use crate::output::{say, write_bytes};
 use skep_deploy::units;

@@ -34,7 +34,8 @@ pub(super) fn effect_of_absent(map: &ClusterMap, kind: FileKind, groups: &[Group
     text
 }
 
-/// Explains how the targets of a component were chosen, and why there may be fewer than requested.
+/// Explains how the targets of a component were chosen, and why a file may have fewer targets than
+/// requested.
 pub(super) fn why(map: &ClusterMap, component: &Component) -> String {
     if component.is_inline() {
         return "stored in metadata, with the inode".to_owned();

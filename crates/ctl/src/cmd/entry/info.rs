@@ -101,7 +101,7 @@ struct ComponentInfo {
     chunk_bytes: u64,
     targets_wanted: u16,
     chooser: &'static str,
-    /// Explains how the targets were chosen, and why there may be fewer than requested.
+    /// Explains how the targets were chosen, and why a file may have fewer targets than requested.
     why: String,
     targets: Vec<Stripe>,
     /// The smallest and the largest number of the file's targets on one storage server.

@@ -1,5 +1,5 @@
-//! `skep entry map`: shows which target stores each part of a file. A scheduler can use this to run
-//! a task near its data.
+//! `skep entry map`: shows which target stores each part of a file. A scheduler can use this output
+//! to run a task near its data.
 
 use super::pattern::{MAX_TEXT_BYTES, explained};
 use crate::help::{Example, examples};

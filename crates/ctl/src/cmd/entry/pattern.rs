@@ -138,8 +138,8 @@ pub(super) fn get(path: &Path) -> Result<Option<String>> {
     }
 }
 
-/// Replaces the groups in the text of a pattern by their targets, which users list in patterns. A
-/// group of several targets, or a group that the map does not have, stays.
+/// Replaces each group in the text of a pattern by its only target, because users list targets in
+/// patterns. A group of several targets, or a group that is not in the map, stays in the text.
 pub(super) fn in_targets(pattern: &str, map: &ClusterMap) -> String {
     let target = |id: &str| {
         let id = id.strip_prefix('g').unwrap_or(id).parse().ok()?;
@@ -221,7 +221,8 @@ fn user_name(uid: u32) -> String {
     names.remove(&id).unwrap_or_else(|| format!("user {uid}"))
 }
 
-/// Returns the directory of a path, for a command that shows all targets of the file system.
+/// Returns the directory of a path. An error message names this directory as the argument of a
+/// command that shows all targets.
 fn directory_of(path: &Path) -> &Path {
     let parent = path.parent().filter(|it| !it.as_os_str().is_empty());
     if path.is_dir() { path } else { parent.unwrap_or(Path::new(".")) }
@@ -329,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn error_for_a_refused_pattern_names_one_reason() {
+    fn error_for_a_refused_pattern_names_only_its_reason() {
         let mut map = ClusterMap::empty(ClusterId::default());
         map.groups.push(Group::of_one(GroupId::new(3), TargetKind::Storage, TargetId::new(3)));
         let listed = limit_of(&map, "groups=3", 1000).unwrap();
