@@ -66,8 +66,8 @@ fn commands_of_the_page_on_metadata_groups_succeed() {
     });
     let printed = run(&host, 1);
     for words in [
-        "Targets 1, 3 are group 1.",
-        "Targets 4, 2 are group 2.",
+        "Group 1 consists of targets 1, 3.",
+        "Group 2 consists of targets 4, 2.",
         "The namespace is divided over 2 metadata groups",
     ] {
         assert!(printed.contains(words), "{printed}");

@@ -85,10 +85,10 @@ pub(crate) fn run(args: CreateArgs) -> Result<()> {
     })?;
     print(&created, |created| {
         let first = match created.targets.as_slice() {
-            [target] => format!("Target {target} is group {}.", created.id),
+            [target] => format!("Group {} consists of target {target}.", created.id),
             targets => {
                 let targets: Vec<_> = targets.iter().map(u32::to_string).collect();
-                format!("Targets {} are group {}.", targets.join(", "), created.id)
+                format!("Group {} consists of targets {}.", created.id, targets.join(", "))
             }
         };
         let notes = created.notes.iter().map(|note| format!("\nNote: {note}"));
