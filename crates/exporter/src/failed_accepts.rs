@@ -17,7 +17,8 @@ pub struct FailedAccepts {
 }
 
 impl FailedAccepts {
-    /// Creates the log of a listener. `listener` begins its lines, such as `the page at ADDRESS`.
+    /// Creates the log of a listener. Each line begins with `listener`, such as `the page at
+    /// ADDRESS`.
     pub fn new(listener: impl Into<String>) -> Self {
         Self { listener: listener.into(), lines: LineLimit::default() }
     }

@@ -306,7 +306,7 @@ impl TlsStream {
     /// # Errors
     /// - Errors of the socket.
     /// - `UnexpectedEof` if the connection ends without the message of TLS that ends the stream. So
-    ///   the caller detects a third party that cuts off a part of the stream.
+    ///   the caller detects a stream that a third party has truncated.
     /// - `InvalidData` if the peer violates the protocol or its certificate is not trusted.
     pub async fn receive(&mut self, received: &mut Vec<u8>) -> io::Result<usize> {
         loop {

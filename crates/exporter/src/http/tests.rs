@@ -78,7 +78,7 @@ fn metrics_page_is_valid_openmetrics_text() {
 }
 
 #[test]
-fn handler_gets_the_address_of_the_client() {
+fn handler_receives_the_address_of_the_client() {
     let reply = skep_env::block_on(async {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_address().unwrap();

@@ -77,7 +77,7 @@ fn client_that_trusts_the_certificate_gets_the_page() {
 }
 
 #[test]
-fn long_replies_arrive_complete() {
+fn long_replies_over_tls_arrive_complete() {
     let body: &'static str = Box::leak("0123456789".repeat(100_000).into_boxed_str());
     let reply = with_server(body, |address| get(address, &[CERTIFICATE], "localhost")).unwrap();
     assert_eq!(reply.split_once("\r\n\r\n").unwrap().1, body);
@@ -92,7 +92,7 @@ fn client_refuses_a_certificate_that_it_cannot_check() {
 }
 
 #[test]
-fn client_without_tls_learns_how_to_open_the_page() {
+fn reply_to_a_client_without_tls_names_https() {
     let reply = with_server("secret", |address| {
         let mut stream = connect(address);
         stream.write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
@@ -107,7 +107,7 @@ fn client_without_tls_learns_how_to_open_the_page() {
 }
 
 #[test]
-fn wrong_bytes_end_only_their_own_connection() {
+fn invalid_tls_bytes_end_only_their_own_connection() {
     with_server("the page", |address| {
         let mut record = vec![HANDSHAKE, 3, 1, 0, 200];
         record.extend([0xAA; 200]);
@@ -137,7 +137,7 @@ async fn receive_all(address: &str) -> (Vec<u8>, Option<ErrorKind>) {
 }
 
 #[test]
-fn tls_stream_without_its_end_mark_is_reported_as_cut_off() {
+fn tls_stream_without_close_notify_is_reported_as_truncated() {
     let (_directory, certificate, key) = files();
     let config = load(&certificate, &key).unwrap();
     let server = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
