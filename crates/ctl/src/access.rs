@@ -228,7 +228,7 @@ fn is_address(text: &str) -> bool {
     parts.is_some_and(|(host, port)| is_plain(host) && port.parse::<u16>().is_ok())
 }
 
-/// Whether a file exists. Returns true if this user may not enter the directory of the file.
+/// Whether a file exists, or may exist in a directory that this user may not enter.
 fn may_exist(file: &Path) -> bool {
     file.exists() || is_closed(file)
 }
@@ -396,8 +396,8 @@ impl Access {
     }
 
     /// Sends a request to management once, without retries, and waits up to `patience` for the
-    /// reply. For requests that management answers only after another node has replied to
-    /// management.
+    /// reply. This method is for requests that management answers only after the reply of another
+    /// node.
     ///
     /// # Errors
     /// - The error code in the reply of management.
@@ -501,7 +501,7 @@ mod tests {
     }
 
     #[test]
-    fn cluster_names_resolve_and_ports_have_a_default() {
+    fn cluster_is_found_by_name_or_address_with_a_default_port() {
         let place = tempfile::tempdir().unwrap();
         let token_file = place.path().join("token");
         let text = format!("skep1-{}-{}@10.0.0.9:7400", "ab".repeat(16), "cd".repeat(32));

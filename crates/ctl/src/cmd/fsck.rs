@@ -42,7 +42,7 @@ struct FsckReport {
     entries: u64,
     opens: u64,
     chunk_files: u64,
-    /// Number of chunk files that are still to be removed.
+    /// Number of chunk files of removed files that storage has not deleted yet.
     removals: u64,
     /// Number of transactions between metadata targets whose decision has not reached all of these
     /// targets.

@@ -199,7 +199,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cluster_option_has_name_addresses_and_token_file() {
+    fn also_option_contains_name_addresses_and_token_file() {
         let check = |text, name: &str, cluster: &str, token_file: Option<&str>| {
             let (found, args) = further(text);
             assert_eq!((found, args.cluster.as_deref()), (name, Some(cluster)), "{text}");

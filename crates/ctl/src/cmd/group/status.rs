@@ -39,11 +39,11 @@ struct GroupStatus {
     primary: u32,
     /// LSN of the primary's last log record. `None` if the primary does not answer.
     last: Option<u64>,
-    /// LSN of the last log record that the primary and all members that its replies wait for
-    /// have appended.
+    /// LSN up to which the log is held: appended by the primary and by each member that its replies
+    /// wait for.
     held: Option<u64>,
-    /// LSN of the last log record that the primary and all members that its replies wait for
-    /// have synced.
+    /// LSN up to which the log is safe: synced by the primary and by each member that its replies
+    /// wait for.
     safe: Option<u64>,
     /// Whether the primary may reply to clients.
     may_answer: Option<bool>,
@@ -248,7 +248,8 @@ mod tests {
         let shown = as_table(&[status(&map)]);
         let line = format!("Target 3, the primary of group 2: {reason}");
         assert!(shown.lines().any(|it| it == line), "{shown}");
-        // The condition has another reason, which `skep health check` shows.
+        // `skep health check` shows the problem of a target that is down, so the status has no note
+        // about it.
         map.targets[0].health = TargetHealth::new(Condition::Down, "no disk");
         assert_eq!(status(&map).note, None);
     }

@@ -31,7 +31,7 @@ impl Balances {
         }
     }
 
-    /// Replaces the balance of work by that of the last minute, if the monitor has sent it.
+    /// Replaces the balance of work by the balance of the last minute, if the monitor has sent one.
     pub(super) fn take_minute(&mut self, monitor: &MonitorHealth) {
         if let Some(minute) = &monitor.balance {
             self.span_seconds = minute.span_seconds;

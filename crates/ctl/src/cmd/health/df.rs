@@ -32,7 +32,7 @@ pub(crate) struct DfArgs {
     paths: Vec<PathBuf>,
 }
 
-/// The way out for a user without the token who names no path.
+/// The advice in the error message for a user without the token who names no path.
 const WITHOUT_TOKEN: &str = "name a path in a mount: `skep health df PATH`";
 
 pub(crate) fn run(args: DfArgs) -> Result<()> {

@@ -14,7 +14,7 @@ use skep_types::text::escape_controls;
 use skep_types::{Error, ErrorCode, Result, Timestamp};
 use std::time::Duration;
 
-/// Time limit for the reply of the monitor. The command's own measurement takes as long.
+/// Time limit for the reply of the monitor. The command's own measurement takes the same time.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// The rule about backups. The maximum age of a backup is a setting of the monitor. So this command
 /// evaluates the rule itself only if the monitor does not answer.
@@ -29,7 +29,7 @@ struct MonitorFinding {
     remedy: String,
     /// Time at which the monitor first saw the problem, in milliseconds since 1970.
     since_ms: Option<u64>,
-    /// The finding from which this one follows.
+    /// The finding that is the cause of this finding.
     cause: Option<Value>,
 }
 
@@ -82,8 +82,8 @@ pub(super) fn unchecked(error: &Error) -> String {
 }
 
 impl MonitorFinding {
-    /// Returns the finding as a problem. `None` means that this command has its own rule for it, or
-    /// that the finding follows from another one.
+    /// Returns the finding as a problem. `None` means that this command evaluates the rule itself,
+    /// or that another finding is the cause of this finding.
     fn as_problem(&self, key: String, since: Option<Since>) -> Option<Problem> {
         if self.cause.is_some() {
             return None;
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn problem_start_time_from_management_is_kept() {
+    fn monitor_does_not_replace_a_start_time_from_management() {
         let now = Timestamp { seconds: 1_700_000_000, nanoseconds: 0 };
         let since = Some(Since::before(now, 5_000));
         let mut problems =

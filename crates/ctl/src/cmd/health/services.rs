@@ -94,8 +94,8 @@ pub(super) struct ServiceProblems {
     pub(super) unserved: BTreeSet<TargetId>,
 }
 
-/// Connects to all services in a cluster map, to several at the same time. So services that do not
-/// answer delay the report only once.
+/// Connects to the services in a cluster map, to at most [`MAX_VISITS`] at the same time. So
+/// several services that do not answer delay the report by one time limit, not by one each.
 pub(super) async fn visit_all(access: &Access, map: &ClusterMap) -> Vec<NodeReport> {
     let services: Vec<_> = map.nodes.iter().filter(|it| it.kind != NodeKind::Client).collect();
     let shared = Rc::new(map.clone());
@@ -124,8 +124,8 @@ pub(super) enum Isolation {
 }
 
 /// Returns whether the network of this host is the most likely cause of the outages. This is the
-/// case if the connection to each server on another host fails as if that host does not answer.
-/// `is_own_address` decides whether an address is one of this host.
+/// case if each connection to a server on another host fails with an error that means that the
+/// other host does not answer. `is_own_address` decides whether an address is one of this host.
 pub(super) fn isolation(
     nodes: &[NodeReport],
     map: &ClusterMap,
@@ -139,7 +139,7 @@ pub(super) fn isolation(
     let others: Vec<_> = known.filter(|(_, node)| !is_own(node, &is_own_address)).collect();
     let hosts: BTreeSet<_> =
         others.iter().filter_map(|(_, node)| host_of(node.addresses.first()?)).collect();
-    // A single host that does not answer may just as well have failed itself.
+    // If only one other host does not answer, this host itself may have failed.
     let is_isolated = hosts.len() > 1 && others.iter().all(|(it, _)| it.is_of_silent_host());
     is_isolated.then_some(Isolation::OwnServersOnly)
 }
@@ -317,7 +317,7 @@ impl Silence {
         let of_host = ["no answer within", "(os error 101)", "(os error 110)", "(os error 113)"];
         match error {
             _ if has(&"(os error 111)") => Self::Service,
-            // `Access::connect` reports this if the handshake takes too long.
+            // `Access::connect` returns this text if the handshake exceeds its time limit.
             _ if has(&"no reply within") => Self::Process,
             _ if of_host.iter().any(has) => Self::Host,
             _ => Self::Unknown,

@@ -16,11 +16,11 @@ use std::collections::BTreeSet;
 const UNKNOWN_GROUP: &str = "the map has no target of this group, since the target was removed, or \
                              management was restored from a backup that is older than the target. \
                              The file `storage-group` in the directory of a storage target \
-                             contains the id of its group: start the service of the target with \
-                             this id. It joins again with its ids, and the programs continue. If \
-                             its disk is lost, restore a newer backup of management and mark the \
-                             target as lost, or remove the files that programs wait for, and \
-                             restore them from a backup";
+                             contains the id of its group: start the service of the target whose \
+                             file has this id. The target joins again with its ids, and the \
+                             programs continue. If its disk is lost, restore a newer backup of \
+                             management and mark the target as lost, or remove the files that \
+                             programs wait for, and restore these files from a backup";
 
 /// The requests of a node that have had no reply for more than 5 seconds, as JSON.
 #[derive(Debug, Serialize)]
@@ -260,7 +260,8 @@ mod tests {
         assert_eq!(found.len(), 2, "{found:?}");
         let expected = "target t2 on metadata itself waits for target t4 on storage: the program";
         assert!(found[0].remedy.starts_with(expected), "{}", found[0].remedy);
-        // The service of t4 does not accept connections. This problem includes the second wait.
+        // If the service of t4 does not accept connections, the problem of this service already
+        // contains the wait of t2 for t4.
         let found = problems(&waits, &BTreeSet::from([TargetId::new(4)]), &map());
         let [problem] = &found[..] else { panic!("{found:?}") };
         assert!(problem.what.contains("without a reply from target t2"), "{}", problem.what);

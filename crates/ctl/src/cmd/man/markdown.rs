@@ -6,8 +6,8 @@ use clap::Command;
 /// change the pages.
 const PAGE_COLUMNS: usize = 100;
 
-/// Returns a page for each command that can run without a subcommand. Each has a name, in which
-/// dashes replace the spaces of the command, and a text.
+/// Returns a page for each command that can run without a subcommand. Each page is a pair of a name
+/// and a text. In the name, dashes replace the spaces of the command.
 pub(super) fn pages(command: Command) -> Vec<(String, String)> {
     let mut pages = Vec::new();
     let mut command = command.term_width(PAGE_COLUMNS).disable_help_subcommand(true);

@@ -1,5 +1,5 @@
 //! `skep management recover`: reduces the management of a cluster to one member. Administrators use
-//! it when the majority of the members is lost for ever.
+//! this command when the majority of the members is lost for ever.
 
 use crate::help::{Example, examples};
 use crate::output::print;

@@ -2,8 +2,8 @@
 //! to files on this host. So commands and new mounts work when the management node in their token
 //! is down, and `skep health check` works without a leader.
 //!
-//! This module is not responsible for the files (`skep_service::known_management`,
-//! `skep_service::known_map`).
+//! The modules `skep_service::known_management` and `skep_service::known_map` read and write the
+//! files.
 
 use crate::access::Access;
 use skep_client::MapObserver;

@@ -11,11 +11,11 @@
 //! same file.
 //!
 //! # Hazard: files of other users
-//! Root opens these files, and their names are easy to guess. In a directory in which other users
-//! can create files, such a user could create a symbolic link with the name of a log, and root
-//! would append to the file to which the link leads. For this reason, an existing log must be a
-//! regular file that belongs to the user of the mount. A log in the directory for temporary files
-//! is in a subdirectory that only this user can write to.
+//! Root opens these files, and their names are easy to guess. If other users can create files in
+//! the directory, another user could create a symbolic link with the name of a log. Root would then
+//! append to the file to which the link leads. So an existing log must be a regular file that
+//! belongs to the user of the mount. A log in the directory for temporary files is in a
+//! subdirectory that only this user can write to.
 
 use super::absolute;
 use crate::access::Access;

@@ -347,8 +347,8 @@ fn absolute(path: &Path) -> Result<PathBuf> {
 }
 
 /// Starts this program again in the background, and waits until the new process has mounted the
-/// cluster. If this process exits before that, the kernel kills the new process, so that no mount
-/// appears after the command has failed.
+/// cluster. If this process exits before the mount is ready, the kernel kills the new process, so
+/// that no mount appears after the command has failed.
 fn detach(args: &MountArgs, asked: Options, access: &Access) -> Result<()> {
     let directory = absolute(&args.directory)?;
     let (log_path, log) = log_place::open(args.log_file.as_deref(), access, &directory)?;
@@ -454,7 +454,7 @@ impl Warnings {
         self.read += end as u64 + 1;
     }
 
-    /// Reads the next bytes of the log. Only a bounded number of them, because the log may be long.
+    /// Reads the next bytes of the log, at most [`MAX_WARNING_BYTES`], because the log may be long.
     fn next_bytes(&self) -> std::io::Result<Vec<u8>> {
         let (mut log, mut bytes) = (File::open(&self.log)?, Vec::new());
         log.seek(SeekFrom::Start(self.read))?;

@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn options_survive_formatting_and_parsing() {
+    fn mount_options_survive_formatting_and_parsing() {
         let list = "read_ahead=16MiB,ro,attribute_timeout=0.25,workers=16,allow_other,nosuid,\
                     direct_io";
         let options = read(&[list.to_owned()], false, &mut MountArgs::default()).unwrap();
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn log_of_a_mount_shows_the_options_of_skep_too() {
+    fn log_of_a_mount_shows_kernel_options_and_skep_options() {
         let shown = |options: &str| {
             let mut args = MountArgs::default();
             let asked = read(&[options.to_owned()], false, &mut args).unwrap();
@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn address_of_the_metrics_has_a_host_and_a_port() {
+    fn address_of_the_metrics_needs_a_host_and_a_port() {
         let mut args = MountArgs::default();
         read(&["metrics=[::]:7490,ro".to_owned()], false, &mut args).unwrap();
         assert_eq!(args.metrics.as_deref(), Some("[::]:7490"));

@@ -43,8 +43,9 @@ pub(super) struct OndemandArgs {
 }
 
 impl OndemandArgs {
-    /// Returns what a start needs: the file system, a new run of it, and how to reach its hosts.
-    /// `owner` is the user that owns the top directory. `None` means the user of the job.
+    /// Returns the arguments of a start: the file system, a new run of this file system, and the
+    /// way to reach its hosts. `owner` is the user that owns the top directory. `None` means the
+    /// user of the job.
     pub(super) fn start(&self, owner: Option<u32>) -> Result<(OnDemand, Run, Reach)> {
         if let Some(file) = &self.hosts {
             let system = self.system("ondemand", read_hosts(file)?, owner)?;
@@ -63,7 +64,8 @@ impl OndemandArgs {
         Ok((system, run, Reach::Here(here)))
     }
 
-    /// Returns what `status` and `stop` need: the file system, and how to reach its hosts.
+    /// Returns the arguments of `status` and `stop`: the file system, and the way to reach its
+    /// hosts.
     pub(super) fn existing(&self) -> Result<(OnDemand, Reach)> {
         if let Some(file) = &self.hosts {
             return Ok((self.system("ondemand", read_hosts(file)?, None)?, Reach::Ssh));

@@ -1,15 +1,15 @@
 //! In the prolog, prepares the copies that lines of a Slurm job's script ask for
 //! (`skep_deploy::job_lines`). The first node copies the input for all nodes. Each node records the
-//! copies that follow the job. `job_output` makes these copies.
+//! copies of results that `job_output` makes after the job.
 //!
 //! Slurm starts the script on the first node only after the prolog of this node has ended.
 //!
 //! # Invariants
-//! - A process with the rights of the user copies. Root opens no path from the script.
-//! - An error of the user never fails a prolog, because Slurm would drain the node. The job is held
-//!   with the reason, and its epilog removes the file system.
+//! - A process with the rights of the user makes each copy. Root opens no path from the script.
+//! - An error of the user never fails a prolog, because Slurm would drain the node. The prolog
+//!   holds the job and reports the reason, and the epilog removes the file system.
 //! - A task of a job whose input is missing never begins, even if Slurm receives the hold late.
-//! - Before a command of the job begins, each node has recorded the copies that follow the job.
+//! - Before a command of the job begins, each node has recorded the copies of results.
 //!
 //! The invariants concern several nodes and Slurm, so no function here can check them.
 //!
@@ -28,13 +28,13 @@ use skep_deploy::job_lines;
 use skep_deploy::ondemand::{OnDemand, StageOut};
 use skep_types::{Error, ErrorCode, Result};
 
-/// Copies the input that the script of the job asks for, and records the copies that follow the
-/// job. If a copy fails, holds the job. `here` is the name of this node.
+/// Copies the input that the script of the job requests, and records the copies of results. If a
+/// copy fails, holds the job. `here` is the name of this node.
 ///
 /// # Errors
 /// - `NotFound` if Slurm does not send the script.
-/// - `Io` if the tasks of the job cannot be refused, or if the copies that follow the job cannot be
-///   recorded.
+/// - `Io` if the tasks of the job cannot be refused, or if this node cannot record the copies of
+///   results.
 pub(super) fn prepare(system: &mut OnDemand, here: &str) -> Result<()> {
     let job = Job::of_prolog()?;
     let script = job.script()?;

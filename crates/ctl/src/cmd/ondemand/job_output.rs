@@ -10,7 +10,7 @@
 //! - No node removes its part before the copy has succeeded and all bytes were compared.
 //! - If the copy fails, or if a node does not get the final state, the node keeps its part. The
 //!   epilog fails, and Slurm drains the node.
-//! - A process with the rights of the user copies. Root opens no path from the script.
+//! - A process with the rights of the user makes each copy. Root opens no path from the script.
 //!
 //! The invariants concern several nodes and Slurm, so no function here can check them.
 //!
@@ -67,7 +67,7 @@ const MOST_REASON: usize = 300;
 /// removed. A node other than the first also records that it will read the final state.
 ///
 /// # Errors
-/// `Io` if the notes cannot be written.
+/// `Io` if this node cannot record the copies.
 pub(super) fn note(
     system: &mut OnDemand,
     job: &Job,

@@ -4,7 +4,8 @@
 //! names begin with `trusted.`, so the kernel lets only root read and change them. A new file
 //! system has none, so a job that Slurm starts again never finds the record of its earlier run.
 //!
-//! Owns the names and texts of the attributes. `job_output` owns the order of the steps.
+//! This module defines the names and texts of the attributes. `job_output` defines the order of the
+//! steps.
 
 use crate::in_time;
 use rustix::fs::XattrFlags;
@@ -16,12 +17,13 @@ use std::time::Duration;
 
 /// The attribute with the state of the results.
 const RESULTS: &str = "trusted.skep.results";
-/// Prefix of the attribute of a node that has not read the final state. The name of the node
-/// follows.
+/// Prefix of the name of an attribute for a node that has not read the final state. The name of the
+/// node follows the prefix.
 const READER: &str = "trusted.skep.reader.";
 /// Value of the attribute of a node whose epilog waits for the final state.
 const WAITS: &[u8] = b"waits";
-/// Time limit of one access. Longer than a fail-over of the mount's connections.
+/// Time limit of one access to the record. The limit is longer than a fail-over of the mount's
+/// connections.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Maximum size of the list of attributes, in bytes. The list of 1,024 nodes with long names is
 /// shorter than this limit.

@@ -1,9 +1,9 @@
 //! The report of a file system on demand: the data and the requests that it has served since its
 //! start, and its cost.
 //!
-//! The services count in memory. The script of the first host asks all of them, so the report must
-//! be made before the removal. If a service does not reply, its counts are missing, and the report
-//! contains the number of such services. A report never prevents a removal.
+//! The services count in memory. A script on the first host asks all services for their counts, so
+//! the command must make the report before the removal. If a service does not reply, its counts are
+//! missing, and the report contains the number of such services. A report never prevents a removal.
 
 use crate::cmd::plan::catalogue_with;
 use crate::output::{count, size, span};
@@ -298,7 +298,7 @@ mod tests {
 
     #[derive(Debug, Parser)]
     struct CommandLine {
-        /// The options conflict with this option of all subcommands.
+        /// The options of a report conflict with the option `--job` of all subcommands.
         #[arg(long)]
         job: bool,
         #[command(flatten)]

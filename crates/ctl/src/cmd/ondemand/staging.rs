@@ -173,8 +173,8 @@ pub(super) fn pending(status: &OnDemandOutcome, new: &[StageOut]) -> Vec<StageOu
 }
 
 /// Describes the storage servers of a file system that do not answer. `None` means that all of them
-/// answer, or that no host knows the file system. Nothing restarts these servers, so a copy of data
-/// that only they store would not end before their hosts are released.
+/// answer, or that no host knows the file system. No process restarts these servers, so a copy of
+/// data that only these servers store would not end before their hosts are released.
 pub(super) fn lost_servers(states: &[HostState]) -> Option<String> {
     let lost: Vec<_> = states.iter().flat_map(|it| it.lost.iter().cloned()).collect();
     if lost.is_empty() {

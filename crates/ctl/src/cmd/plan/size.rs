@@ -119,8 +119,8 @@ pub(crate) fn run(args: &SizeArgs) -> Result<()> {
 }
 
 /// Returns the number of inline bytes of files with this mean size on a cluster with the default
-/// settings. Larger files usually have none, because a file whose first write is larger than the
-/// inline bytes has none. A file of this kind keeps an inline component without bytes.
+/// settings. Larger files usually have no inline bytes: if the first write to a file is larger than
+/// its inline component, this component stays without bytes.
 fn usual_inline_bytes(mean_bytes: u64) -> Option<u64> {
     let Policy { inline_bytes, .. } = Policy::default();
     let used = if mean_bytes <= inline_bytes { inline_bytes } else { 0 };
@@ -209,7 +209,7 @@ mod tests {
 
     #[test]
     fn plan_size_assumes_inline_bytes_only_for_small_files() {
-        // The text of the option names this number.
+        // The help text of `--inline-bytes` contains this number.
         let most = 16 << 10;
         for (mean_bytes, expected) in [(0, most), (3000, most), (most, most), (most + 1, 0)] {
             assert_eq!(usual_inline_bytes(mean_bytes), Some(expected), "{mean_bytes}");
