@@ -177,7 +177,8 @@ pub(crate) fn run(args: &PurgeArgs) -> Result<()> {
         is_written: is_skep.then_some(is_written as IsWritten),
     };
     let records = Records::new(args.log()?, args.list(lists_to_output)?);
-    // Take the signals now, because no thread may have started before.
+    // Take the signals before the purge starts threads, because each thread inherits the blocked
+    // signals.
     let numbers = Signals::not_ignored(&[libc::SIGINT, libc::SIGTERM]);
     let signals = Signals::take(&numbers)?;
     let mut outcome = with_progress(&signals, |report| purge(&top, &options, records, report))?;

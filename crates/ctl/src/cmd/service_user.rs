@@ -1,7 +1,7 @@
 //! The option `--give-to` of services and of the monitor: gives the files of a service to the user
 //! of the host that runs the service.
 //!
-//! `skep_service::service_user` changes the owners. This file decides which files are concerned.
+//! `skep_service::service_user` changes the owners. This module chooses the files.
 
 use crate::output::print;
 use serde::Serialize;
@@ -54,8 +54,8 @@ pub(super) fn give_service(
         let threads = named.into_iter().chain(added);
         threads.map(|it| unless_failed(it.join().expect("the thread does not panic"))).sum()
     });
-    // Give away this directory last, because the command trusts the list of added targets in the
-    // directory only as long as root owns the directory.
+    // Change the owner of this directory last, because the command trusts the list of added targets
+    // in the directory only as long as root owns the directory.
     changed += user.take_directory(&node.directory)?;
     let directories: Vec<_> =
         std::iter::once(&node.directory).chain(targets).chain(&added).cloned().collect();

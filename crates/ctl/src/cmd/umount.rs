@@ -63,12 +63,11 @@ pub(super) fn run(args: &UmountArgs) -> Result<()> {
 }
 
 /// Checks that metadata has confirmed the last writes and changes of a mount that has ended. `log`
-/// is the part of its log since the unmount, and the result that the mount has stored. If it is
-/// empty, for example because this process may read neither of them, nothing is known. The mount
-/// has ended in any case.
+/// is the log of the mount since the unmount, with the result that the mount has stored. If `log`
+/// is empty, for example because this process may not read the log, the check succeeds.
 ///
 /// # Errors
-/// Returns `Io` with the line of the log if metadata has not confirmed all of them.
+/// Returns `Io` with the line of the log if metadata has not confirmed all writes and changes.
 fn check_last_changes(log: &[u8], point: &Path) -> Result<()> {
     let text = String::from_utf8_lossy(log);
     let Some((_, missing)) = text.lines().find_map(|line| line.split_once(UNCONFIRMED)) else {

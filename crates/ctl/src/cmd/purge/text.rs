@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn result_of_a_dry_run_shows_whether_it_may_be_applied() {
+    fn purge_dry_run_shows_whether_apply_would_be_refused() {
         let text = of(&outcome(), 50);
         let first = "Would remove 3 files with 3.0GiB from /mnt/skep/scratch: 30.0% of 10 files, \
                      in 0.5 s\nLeft out 1 entry: open for writing\n";

@@ -73,7 +73,7 @@ async fn fetch_without(
 }
 
 /// Returns an error if a report is empty because no service has replied. `unreachable` lists the
-/// services that did not reply. `is_empty` is whether the report has no statistics.
+/// services that did not reply. `is_empty` is true if the report has no statistics.
 ///
 /// # Errors
 /// `Disconnected` if the report is empty and a service did not reply.

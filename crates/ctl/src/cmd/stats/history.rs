@@ -113,7 +113,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn past_span_ends_now_or_at_an_earlier_time() {
+    fn past_span_ends_now_or_at_the_requested_earlier_time() {
         let of = |span, ago| {
             let [span, ago] = [span, ago].map(Duration::from_millis);
             Past { span, ago }.parameters(1_800_000_000)

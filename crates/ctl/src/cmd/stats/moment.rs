@@ -1,5 +1,5 @@
-//! The time of statistics: when the services or the mount have counted, and how exactly it is
-//! known.
+//! The time of statistics: the time at which the services or the mount have counted, and its
+//! maximum error.
 
 use serde::Serialize;
 use std::time::Duration;

@@ -60,8 +60,8 @@ impl Series {
         }
     }
 
-    /// Prints warnings about the services that did not reply, unless the report is for people. Such
-    /// a report contains the services.
+    /// Prints warnings about the services that did not reply, unless the report is for people. A
+    /// report for people itself lists these services.
     pub(crate) fn warn_of_unreachable(&mut self, services: &[String]) {
         if is_for_people() {
             // The outage of the whole cluster has ended.
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn series_continues_only_while_the_cluster_is_silent() {
+    fn series_of_reports_ends_at_errors_other_than_silence() {
         let reply = |code| Err::<(), _>(Error::new(code, "no"));
         assert_eq!(series(false).accept(Ok(5)), Ok(Some(5)));
         assert_eq!(series(false).accept(reply(ErrorCode::Disconnected)), Ok(None));

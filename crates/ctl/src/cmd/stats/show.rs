@@ -17,7 +17,7 @@ const NAME_COLUMNS: usize = 18;
 /// The column P99 shows the duration that this share of the operations does not exceed.
 const SLOW_SHARE: f64 = 0.99;
 
-/// The statistics of one object. Programs get it as JSON, people as a line of the table.
+/// The statistics of one object. The output shows an object as JSON or as a line of the table.
 #[derive(Debug, Serialize)]
 pub(super) struct Line {
     pub(super) id: String,
@@ -95,7 +95,7 @@ pub(super) fn lines(rows: &[Row], by: Division, names: &Names) -> Vec<Line> {
     rows.iter().map(|row| line_named(row, name(row))).collect()
 }
 
-/// Returns the line for the statistics in `row`. Users and groups have no name.
+/// Returns the line for the statistics in `row`. The line of a user or group has no name.
 pub(super) fn line(row: &Row, by: Division, names: &Names) -> Line {
     line_named(row, names.name(by, &row.id))
 }

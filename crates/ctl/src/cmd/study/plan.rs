@@ -40,8 +40,8 @@ struct PlanReport {
     experiments: Vec<ExperimentReport>,
 }
 
-/// The emulated cluster that the plan describes. Null in a field means that the shape of the lab
-/// decides.
+/// The emulated cluster that the plan describes. A field is null if the shape of the lab determines
+/// its value.
 #[derive(Debug, Serialize)]
 struct LabReport {
     shape: String,

@@ -210,8 +210,8 @@ fn print_progress(what: &str) {
 }
 
 /// Makes the first Ctrl-C or SIGTERM end the study after its current run, and the second signal
-/// also interrupt this run. A signal that the parent of this process made it ignore has no effect.
-/// The caller must call this function before any other thread starts.
+/// also interrupt this run. A signal that the parent of this process has set to be ignored has no
+/// effect. The caller must call this function before any other thread starts.
 fn stop_on_signals() -> Result<()> {
     let numbers = skep_env::Signals::not_ignored(&[libc::SIGINT, libc::SIGTERM]);
     // Blocks the signals in this thread and in all threads that this thread starts after this call.

@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn repeated_target_add_says_that_the_target_exists_already() {
+    fn repeated_target_add_reports_the_existing_target() {
         let addition = |is_new| {
             let (node, path) = ("storage-3".to_owned(), "/disk1/skep".to_owned());
             as_text(&Addition { id: 9, node, path, is_new, warnings: Vec::new() })

@@ -59,7 +59,8 @@ pub(crate) struct ReplaceArgs {
 
 /// Time between two reads of the cluster map while the new target gets the data.
 const PAUSE: Duration = Duration::from_secs(1);
-/// Maximum number of attempts to change the group after its epoch has changed in between.
+/// Maximum number of repeated attempts to change the group, if its epoch changes between the read
+/// of the map and the change.
 const ATTEMPTS: u32 = 5;
 /// Maximum number of attempts to get a reply of the primary before the former target leaves.
 const QUESTIONS: u32 = 20;

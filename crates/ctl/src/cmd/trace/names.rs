@@ -34,7 +34,7 @@ pub(crate) struct WatchedNames {
     /// Names from operations. Names from operations are newer than the names from listings.
     learned: HashMap<u64, String>,
     listed_at: Option<Duration>,
-    /// The entries in the list that a thread makes, which has not ended in time.
+    /// The channel for the entries from a thread that has not completed its listing in time.
     listing: Option<Receiver<Entries>>,
 }
 
@@ -66,14 +66,15 @@ impl WatchedNames {
         })
     }
 
-    /// Whether this user is not root and does not own the path, so that other users may have
-    /// operations on the path, which this user does not see.
+    /// Whether this user is neither root nor the owner of the path. In this case, the command does
+    /// not show operations of other users on the path.
     pub(crate) fn is_of_another_user(&self) -> bool {
         let user = rustix::process::geteuid();
         !user.is_root() && user.as_raw() != self.owner
     }
 
-    /// Learns the names of entries of the directory from an operation on `inode` that succeeded.
+    /// Stores the names of entries of the directory that a successful operation on `inode`
+    /// contains.
     pub(crate) fn learn(&mut self, inode: Inode, names: &EntryNames) {
         let name = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let other = names.other_inode;

@@ -62,7 +62,7 @@ mod tests {
 
     /// Regression test: `skep trace --for 10s` did not end while the mount did not reply.
     #[test]
-    fn command_ends_in_time_although_the_mount_does_not_reply() {
+    fn trace_ends_in_time_although_the_mount_does_not_reply() {
         let (sender, receiver) = channel::<()>();
         let end = Some(skep_env::now());
         let ask = move || receiver.recv().is_ok();

@@ -79,7 +79,8 @@ struct MeasuredRule {
     /// How much better the recommended values are: 0.1 means 10 % faster, or a number that is 10 %
     /// higher. `None` if the kernel has refused the change.
     gain: Option<f64>,
-    /// Probability by chance (Welch's t-test). `None` if the results do not vary.
+    /// Probability that the difference is due to chance (p-value of Welch's t-test). `None` if the
+    /// results do not vary.
     p: Option<f64>,
     /// The error of the kernel. `None` if the kernel has accepted the values.
     refused: Option<String>,
@@ -210,7 +211,7 @@ fn result(args: &MeasureArgs) -> Result<f64> {
     number.ok_or_else(|| failed(format!("the last line of its output, '{last}', is not a number")))
 }
 
-/// Computes the gain and its probability by chance.
+/// Computes the gain, and the probability that the gain is due to chance.
 fn compare(args: &MeasureArgs, measured: &mut MeasuredRule) {
     // A higher number and a shorter time are better.
     let (better, worse) = match args.has_number {

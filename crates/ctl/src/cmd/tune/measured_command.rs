@@ -51,7 +51,7 @@ pub(super) fn check_signals() -> Result<()> {
 pub(super) fn run(command: &mut Command) -> std::io::Result<Output> {
     let child = skep_env::spawn_child(command)?;
     RUNNING.store(child.id(), Ordering::SeqCst);
-    // A signal that came before the line above has reached no command.
+    // A signal that arrived before `RUNNING` was set was not sent to the command.
     if IS_INTERRUPTED.load(Ordering::SeqCst) {
         send(libc::SIGTERM);
     }

@@ -18,8 +18,8 @@ use std::time::Duration;
 
 /// Time between two requests to the mount for new records.
 const EVERY: Duration = Duration::from_millis(100);
-/// Maximum number of operations in a report. Maximum number of operations of one measurement, which
-/// ends at this number.
+/// Maximum number of operations in a report. A measurement ends when it has collected this number
+/// of operations.
 const MAX_OPERATIONS: usize = 100_000;
 
 /// Collects the records of operations for `interval`, and explains these operations. `place` is a

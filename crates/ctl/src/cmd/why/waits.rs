@@ -1,9 +1,9 @@
 //! The waiting requests in the output of `skep why`: the object for which each request waits, and
-//! the begin of the wait. The report shows these requests apart from its phases, which contain only
+//! the start of the wait. The report shows these requests apart from its phases, which contain only
 //! requests that have ended.
 //!
-//! This module is responsible for the requests for the waits, and the texts, but not for the causes
-//! of slowness (`skep_stats::why`).
+//! This module requests the waits from management and metadata targets, and formats their texts.
+//! `skep_stats::why` finds the causes of slowness.
 
 use crate::access::Access;
 use crate::output::span;
@@ -90,7 +90,8 @@ fn requests_wait(count: u32) -> String {
     }
 }
 
-/// Returns the object for which requests wait. Empty if no attempt to reach a group fails.
+/// Returns the object for which requests wait, as the text ` for OBJECT`. Empty if `group` is zero,
+/// which means that services have accepted the requests.
 fn awaited(map: &ClusterMap, group: GroupId) -> String {
     match (group.raw(), map.primary(group)) {
         (0, _) => String::new(),

@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn targets_are_in_the_order_of_their_ids() {
+    fn targets_are_sorted_by_the_numbers_of_their_ids() {
         let row = |id: &str| Row { id: id.into(), ..Row::default() };
         let targets = lines(&["10", "9", "other"].map(row), Division::Target);
         let compare =

@@ -112,9 +112,9 @@ impl Source {
 }
 
 /// Asks the mount at `place` on a separate thread, so that keys and signals have an effect while
-/// the mount does not reply. `is_asked` keeps the number of waiting threads at one. The kernel does
-/// not interrupt a request that a mount has received. So a command that ends meanwhile restores the
-/// terminal immediately, and its process ends when the mount replies.
+/// the mount does not reply. `is_asked` limits the number of waiting threads to one. The kernel
+/// does not interrupt a request that a mount has received. So a command that ends meanwhile
+/// restores the terminal immediately, and its process ends when the mount replies.
 ///
 /// # Errors
 /// - `TimedOut` if the mount does not reply in time.

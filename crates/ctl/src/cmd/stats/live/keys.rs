@@ -215,8 +215,8 @@ mod tests {
             cut in 0..40_usize,
         ) {
             for bytes in [bytes, special] {
-                // Where the decoder cuts off an over-long sequence depends on the split, so only
-                // shorter sequences are compared.
+                // The split of the input determines where the decoder drops a sequence that is too
+                // long. So the test compares only shorter sequences.
                 let is_long = |it: &[u8]| it.len() >= MAX_SEQUENCE_BYTES - 1;
                 if bytes.split(|it| *it == ESCAPE).any(is_long) {
                     continue;

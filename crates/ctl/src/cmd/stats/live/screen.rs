@@ -99,7 +99,7 @@ pub(super) fn screen(view: &View, content: &Content<'_>) -> Vec<ScreenLine> {
     lines
 }
 
-/// Panics if the lines do not fit a terminal of this size, or could control it.
+/// Panics if the lines do not fit a terminal of this size, or contain control characters.
 fn check_invariants(lines: &[ScreenLine], size: Size) {
     assert!(lines.len() <= size.rows, "the screen has at most {} lines", size.rows);
     for ScreenLine { text, .. } in lines {

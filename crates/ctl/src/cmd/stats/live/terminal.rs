@@ -42,7 +42,7 @@ const CLEAR: &str = "\x1b[2J";
 const ESCAPE_TIME: Duration = Duration::from_millis(50);
 /// The size of a terminal that does not report its size.
 const DEFAULT_SIZE: Size = Size { columns: 80, rows: 24 };
-/// Maximum number of bytes of one read. More bytes come with the next read.
+/// Maximum number of bytes of one read. The next read returns further bytes.
 const READ_BYTES: usize = 256;
 
 /// The descriptors of a terminal, and the modes that it had before.
@@ -72,7 +72,7 @@ pub(super) fn is_in_foreground() -> bool {
     }
 }
 
-/// Changes the modes of a terminal, and remembers its previous ones for [`restore`].
+/// Changes the modes of a terminal, and saves the previous modes for [`restore`].
 fn change_modes(input: OwnedFd, output: OwnedFd) -> io::Result<()> {
     let saved = tcgetattr(&input)?;
     tcsetattr(&input, OptionalActions::Now, &modes_of_view(&saved))?;
@@ -85,10 +85,9 @@ fn modes_of_view(saved: &Termios) -> Termios {
     let mut modes = saved.clone();
     modes.local_modes.remove(LocalModes::ICANON | LocalModes::ECHO);
     // Ctrl-C and Ctrl-Z discard no keys and no output. Without this mode, Ctrl-C could discard a
-    // key after `poll` has reported the key. The read of this key would then wait for the next key,
-    // and the event loop with it, so Ctrl-C would have no effect. Ctrl-C could also discard the end
-    // of a control sequence of a frame, and the terminal would misread the first sequence of
-    // `LEAVE`.
+    // key after `poll` has reported the key. The read of this key would then block the event loop
+    // until the next key, so Ctrl-C would have no effect. Ctrl-C could also discard the end of a
+    // control sequence of a frame, and the terminal would misread the first sequence of `LEAVE`.
     modes.local_modes.insert(LocalModes::NOFLSH);
     // A read returns after one byte, and has no time limit.
     modes.special_codes[SpecialCodeIndex::VMIN] = 1;
@@ -144,7 +143,7 @@ pub(super) struct Terminal {
 }
 
 impl Terminal {
-    /// Takes the terminal of this process for the live view.
+    /// Sets the modes of this process's terminal for the live view.
     ///
     /// # Errors
     /// The errors of the system.
@@ -157,7 +156,7 @@ impl Terminal {
         Ok(terminal)
     }
 
-    /// Takes the terminal, for the first time or again after [`Self::release`].
+    /// Sets the modes of the terminal, for the first time or again after [`Self::release`].
     fn take(&self) -> Result<()> {
         let input = io::stdin().as_fd().try_clone_to_owned()?;
         let output = io::stdout().as_fd().try_clone_to_owned()?;
@@ -165,13 +164,13 @@ impl Terminal {
         write_bytes(ENTER)
     }
 
-    /// Gives the terminal back, before this process stops.
+    /// Restores the previous modes and the screen of the terminal, before this process stops.
     pub(super) fn release(&self) {
         restore();
     }
 
-    /// Takes the terminal again after this process was stopped. Another program may have changed
-    /// its modes meanwhile.
+    /// Sets the modes of the terminal again after this process was stopped. Another program may
+    /// have changed these modes meanwhile.
     ///
     /// # Errors
     /// The errors of the system.

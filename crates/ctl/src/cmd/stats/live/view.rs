@@ -56,7 +56,7 @@ impl Level {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Cursor {
     /// The object of the row, by id and service. `None` means that the user has not moved the
-    /// cursor, and selects the first row, even if the first row becomes that of another object.
+    /// cursor, and selects the first row, even if the first row then shows another object.
     object: Option<(String, String)>,
     /// Position of the row when it was last selected. If the object has no row any more, the row
     /// at this position is selected.
@@ -107,7 +107,7 @@ pub(super) struct View {
 }
 
 impl View {
-    /// Creates a view whose last level is shown. There must be a level.
+    /// Creates a view whose last level is shown. `levels` must not be empty.
     pub(super) fn new(levels: Vec<Level>, interval: Duration, size: Size, is_own: bool) -> Self {
         assert!(!levels.is_empty(), "the view has a level");
         Self {
@@ -320,8 +320,8 @@ impl View {
         !self.is_own || is_whole || matches!(by, Division::Node | Division::Target)
     }
 
-    /// Sorts the rows by the next column to the right or to the left. Load, which has no column,
-    /// comes before the first one.
+    /// Sorts the rows by the next column to the right or to the left. The order by load, which has
+    /// no column, precedes the first column.
     fn change_column(&mut self, is_right: bool) {
         let columns = self.columns();
         let column = self.order().column;

@@ -36,7 +36,7 @@ fn texts(screen: &[ScreenLine]) -> Vec<&str> {
 }
 
 #[test]
-fn screen_shows_the_view_its_order_the_rows_and_their_sum() {
+fn screen_shows_division_order_rows_and_the_sum_of_rows() {
     let view = view("cluster", 80, 24);
     let screen = drawn(&view, Some(&lines(&ids(2))), &[]);
     let texts = texts(&screen);
