@@ -100,7 +100,8 @@ mod tests {
         if std::fs::read("/etc/shadow").is_err() {
             return;
         }
-        // The program would succeed if `timeout` did not send the signal.
+        // The program stops itself. If `timeout` sent a signal other than KILL, the program would
+        // not end.
         let words = ["sh", "-c", "kill -STOP $$; exit 0"].map(str::to_owned);
         let status = Account::of(1).unwrap().command(1, &words).status().unwrap();
         assert!(!status.success(), "{status}");

@@ -53,11 +53,10 @@ impl NamedCluster {
 }
 
 impl ClientFile {
-    /// Whether the name of a cluster is a word that is neither a name in these files nor the name
-    /// of a host. `addresses` are the addresses of management that follow from this word. Such a
-    /// word is probably a mistyped name from the files. The token then belongs to the default
-    /// cluster, so the command must not use the addresses of the default cluster that this host has
-    /// stored.
+    /// Whether `name` is probably a mistyped name of a cluster: a word that is neither a name in
+    /// these files nor the name of a host. `addresses` are the addresses of management that the
+    /// command derives from `name`. For a mistyped name, the command has the token of the default
+    /// cluster, but must not use the addresses of this cluster that the host has stored.
     pub(crate) fn is_mistyped(&self, name: &str, addresses: &[String]) -> bool {
         let is_word = !name.contains(['/', ':', ',', '.']) && !self.clusters.contains_key(name);
         let [address] = addresses else { return false };
@@ -75,7 +74,7 @@ impl ClientFile {
             let path = directory.join(FILE);
             let text = match std::fs::read_to_string(&path) {
                 Ok(text) => text,
-                // A user who may not read the host's file works without this file.
+                // If the user may not read the host's file, commands run without this file.
                 Err(error)
                     if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
                         || error.kind() == ErrorKind::PermissionDenied =>

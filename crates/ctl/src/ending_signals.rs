@@ -22,7 +22,7 @@ impl EndingSignals {
     /// Returns an error if the process is out of file descriptors.
     pub(crate) fn block() -> Result<Self> {
         let numbers = Signals::not_ignored(&NUMBERS);
-        // The signals stay blocked without this value.
+        // The signals stay blocked after this value is dropped.
         drop(Signals::take(&numbers)?);
         Ok(Self(numbers))
     }

@@ -20,9 +20,9 @@ pub(crate) struct EvictionLine {
     pub(crate) reason: String,
     /// Time of the client's last heartbeat in UTC, by the clock of management.
     pub(crate) last_contact: String,
-    /// Time between the last heartbeat and the eviction.
+    /// Time between the last heartbeat and the eviction, in milliseconds.
     pub(crate) silent_ms: u64,
-    /// Time since the eviction.
+    /// Time since the eviction, in milliseconds.
     #[serde(skip)]
     pub(crate) age_ms: u64,
 }

@@ -64,7 +64,7 @@ impl GroupUses {
     }
 
     /// Whether no file, directory or chunk file uses the group, and no transaction in progress may
-    /// create one.
+    /// create such a file.
     pub(crate) fn is_unused(&self) -> bool {
         self.files.is_empty() && self.removals == 0 && self.prepared == 0
     }

@@ -210,8 +210,8 @@ impl LagSample {
     }
 
     /// Returns the rate at which a member has caught up since `earlier`, in bytes of log records
-    /// per second. `None` means that the member has not come closer to its primary, that a sample
-    /// does not have its lag, or that the epoch of the group has changed.
+    /// per second. `None` means that the lag has not decreased, that a sample does not contain the
+    /// lag, or that the epoch of the group has changed.
     fn log_rate(&self, earlier: &Self, group: GroupId, target: TargetId) -> Option<u64> {
         let missing = |sample: &Self| {
             let progress = sample.replies.get(&group)?.as_ref().ok()?;

@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_found_in_files_and_name_services_by_id() {
+    fn user_names_are_found_in_files_and_name_services() {
         let ids = ["0", "4294967294", "other", "-h"];
         for database in [Database::Users, Database::Groups] {
             let found = names_of(database, ids.into_iter());
@@ -161,6 +161,9 @@ mod tests {
         let mut answers = Answers { names: BTreeMap::new(), are_silent: false };
         assert_eq!(answers.ask(Database::Users, &["0"])["0"], "root");
         answers.are_silent = true;
-        assert!(answers.ask(Database::Users, &["0"]).is_empty(), "it asks no second time");
+        assert!(
+            answers.ask(Database::Users, &["0"]).is_empty(),
+            "the name services are not asked again"
+        );
     }
 }

@@ -37,7 +37,7 @@ mod tests {
     use std::sync::mpsc::channel;
 
     #[test]
-    fn result_after_the_time_limit_is_dropped() {
+    fn file_system_reply_after_the_time_limit_is_dropped() {
         assert_eq!(within(Duration::from_secs(60), || 7), Some(7));
         let (sender, receiver) = channel::<()>();
         let waiting = within(Duration::from_millis(10), move || receiver.recv().is_ok());

@@ -1,5 +1,5 @@
-//! The end of a log file: the lines that follow a moment. The log may be long, so only a bounded
-//! part of it is read.
+//! The end of a log file: the lines that follow a moment. The log may be long, so this module reads
+//! at most a bounded part of it.
 
 use crate::in_time::{LOOKUP_PATIENCE, within};
 use std::ffi::OsStr;

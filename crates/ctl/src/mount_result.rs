@@ -13,7 +13,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Maximum length of a result in bytes. It names at most ten files.
+/// Maximum length of a result in bytes. A result names at most ten files.
 const MOST_BYTES: u64 = 64 << 10;
 /// Time after which a result counts as abandoned: another program than `skep umount` has unmounted
 /// the cluster. A `skep umount` reads the result within a minute.
@@ -40,7 +40,7 @@ pub(crate) fn remove_old() {
 /// mount calls this function at its end.
 pub(crate) fn store(error: &Error) {
     if let Some(directory) = directory() {
-        // An error here loses only this copy of the text. The log has it too.
+        // If this write fails, the log of the mount still has the text.
         let _ = store_in(&directory, std::process::id(), error.context());
     }
 }

@@ -170,9 +170,8 @@ fn unescape(field: &[u8]) -> Vec<u8> {
 
 /// Unmounts a directory with `fusermount3`, or with `umount` if `fusermount3` fails.
 pub(crate) fn unmount(directory: &Path, is_lazy: bool) -> Result<()> {
-    // An unprivileged user must unmount with `fusermount3`. As root, `umount` checks the
-    // permissions itself.
-    // `-i` runs no helper: the helper of Skep would call this function again.
+    // An unprivileged user must unmount with `fusermount3`. `-i` makes `umount` run no helper,
+    // because the helper of Skep would call this function again.
     let mut by_system = Command::new("umount");
     by_system.arg("-i").args(is_lazy.then_some("-l")).arg(directory);
     let mut by_helper = Command::new("fusermount3");

@@ -160,7 +160,8 @@ pub(crate) fn say_aside(text: &str) {
 /// Replaces the current line of the terminal at standard error by `text`. Ignores errors like
 /// [`say_aside`].
 pub(crate) fn replace_line(text: &str) {
-    // A single write, so that Ctrl-C cannot end the process between the control sequences.
+    // Writes all bytes at once, so that Ctrl-C cannot end the process between the control
+    // sequences.
     let _ = std::io::stderr().lock().write_all(replaced_line(text).as_bytes());
 }
 

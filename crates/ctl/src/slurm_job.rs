@@ -101,8 +101,8 @@ impl Job {
         self.user
     }
 
-    /// Returns the batch script of the job. The script is empty if the job has none, as a job of
-    /// `salloc`.
+    /// Returns the batch script of the job. The text is empty if the job has no script, for example
+    /// a job of `salloc`.
     ///
     /// # Errors
     /// `NotFound` if Slurm does not send the script.
@@ -184,7 +184,7 @@ pub(crate) fn allow_tasks() -> Result<()> {
 }
 
 fn refuse_in(directory: &Path, job: &str) -> Result<()> {
-    // A task has the rights of its user and must see the file, whatever umask slurmd has.
+    // A task has the rights of its user and must see the file, with any umask of slurmd.
     let write = || {
         fs::create_dir_all(directory)?;
         fs::set_permissions(directory, Permissions::from_mode(0o755))?;

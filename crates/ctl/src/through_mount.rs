@@ -29,8 +29,8 @@ const MAX_VALUE_BYTES: usize = 64 << 10;
 const MAP_ATTEMPTS: usize = 20;
 
 thread_local! {
-    /// Memory of [`is_written`] for the values of attributes. A purge calls this function for each
-    /// file that it may remove, and the function would have to clear a new buffer each time.
+    /// Buffer of [`is_written`] for the values of attributes. A purge calls this function for each
+    /// file that it may remove, and without this buffer, each call would clear a new buffer.
     static USERS_BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 

@@ -29,8 +29,8 @@ pub(crate) fn warn_about_refusals(token: &JoinToken) {
 }
 
 /// Does the same as [`warn_about_refusals`] for a token that was installed a moment ago. A
-/// management node reads its new token only after a moment, so a node that refuses the token until
-/// then is not named.
+/// management node reads its new token only after a moment, so the warning does not name a node
+/// that refuses the token only until this read.
 pub(crate) fn warn_about_lasting_refusals(token: &JoinToken) {
     let asked = token.clone();
     warn_about(token, async move { Ok(token_proof::lasting_refusals(&asked).await) });
@@ -92,7 +92,8 @@ pub(crate) fn check_before_init(directory: &Path, token: &JoinToken) -> Result<(
     }
 }
 
-/// Returns the way out of the error of a refused token, unless the error already names the way out.
+/// Returns a hint on how to get the right token after a refusal, unless the error already contains
+/// this hint.
 pub(crate) fn way_to_the_token(error: &Error) -> &'static str {
     match error.context().contains("skep cluster token") {
         true => "",

@@ -15,7 +15,7 @@ fn stdout_of(arguments: &[&str]) -> String {
     let output = skep(arguments);
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{arguments:?}: {errors}");
-    String::from_utf8(output.stdout).expect("it prints text")
+    String::from_utf8(output.stdout).expect("the output is UTF-8")
 }
 
 /// Returns the names of the files in a directory without their extensions.
@@ -31,12 +31,12 @@ fn names(directory: &Path) -> BTreeSet<String> {
 /// Command: skep man.
 #[test]
 fn every_command_has_a_manual_page_and_help_with_its_examples() {
-    let place = tempfile::tempdir().expect("a place");
+    let place = tempfile::tempdir().expect("a temporary directory");
     let (roff, pages) = (place.path().join("man"), place.path().join("pages"));
     let text = |path: &Path| path.display().to_string();
     // The directory exists already, with a page of another program. The command must count only its
     // own pages.
-    fs::create_dir_all(roff.join("man1")).expect("made");
+    fs::create_dir_all(roff.join("man1")).expect("a new directory");
     fs::write(roff.join("man1/other.1"), "of others").expect("written");
     let wrote = stdout_of(&["man", "--dir", &text(&roff)]);
     stdout_of(&["man", "--markdown", "--dir", &text(&pages)]);
@@ -84,7 +84,7 @@ fn completion_scripts_suggest_commands_options_and_values() {
             assert!(script.contains(word.trim_start_matches('-')), "{shell}: {word}");
         }
     }
-    let place = tempfile::tempdir().expect("a place");
+    let place = tempfile::tempdir().expect("a temporary directory");
     let path = place.path().join("skep.bash");
     fs::write(&path, stdout_of(&["completion", "bash"])).expect("written");
     // Runs the real shell, which completes the last word of `line`. Returns the completions.

@@ -51,7 +51,7 @@ fn value<'a>(unit: &'a Unit, section: &str, key: &str) -> &'a str {
 }
 
 fn run(program: &Path, arguments: &[&str]) -> String {
-    let output = Command::new(program).args(arguments).output().expect("it can be run");
+    let output = Command::new(program).args(arguments).output().expect("the program can be run");
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{arguments:?}: {errors}");
     String::from_utf8(output.stdout).expect("text")
@@ -59,7 +59,7 @@ fn run(program: &Path, arguments: &[&str]) -> String {
 
 #[test]
 fn command_line_of_each_service_unit_is_accepted() {
-    let place = tempfile::tempdir().expect("a place");
+    let place = tempfile::tempdir().expect("a temporary directory");
     let units = units();
     for kind in ["management", "metadata", "storage"] {
         let name = format!("skep-{kind}@.service");
@@ -156,7 +156,7 @@ fn storage_unit_stays_in_the_mount_namespace_of_the_host() {
 
 #[test]
 fn mount_helper_accepts_the_options_of_the_example_unit() {
-    let place = tempfile::tempdir().expect("a place");
+    let place = tempfile::tempdir().expect("a temporary directory");
     let directory = place.path().join("management").display().to_string();
     run(Path::new(PROGRAM), &["management", "--init", "--directory", &directory]);
     let token = format!("token_file={directory}/join-token");
@@ -168,7 +168,7 @@ fn mount_helper_accepts_the_options_of_the_example_unit() {
     // The mount must give up before systemd kills it, so that it can report the reason.
     let seconds = |text: &str| text.parse::<u32>().expect("seconds");
     let retry = options.split(',').find_map(|option| option.strip_prefix("retry="));
-    assert!(seconds(retry.expect("it waits")) < seconds(&field("TimeoutSec")), "{options}");
+    assert!(seconds(retry.expect("the option retry")) < seconds(&field("TimeoutSec")), "{options}");
     let options = options.replace("token_file=/etc/skep/token", &token);
     assert!(options.contains(&token), "{options}");
     let helper = place.path().join("mount.skep");
@@ -179,7 +179,7 @@ fn mount_helper_accepts_the_options_of_the_example_unit() {
 /// Needs the package `systemd` (its name on Debian), but no running systemd.
 #[test]
 fn systemd_analyze_accepts_all_units() {
-    let place = tempfile::tempdir().expect("a place");
+    let place = tempfile::tempdir().expect("a temporary directory");
     let mut names = Vec::new();
     for (name, text) in units() {
         // Inserts an instance name, and replaces the path of the program by a path that exists on

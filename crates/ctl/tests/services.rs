@@ -18,7 +18,7 @@ fn stdout_of(arguments: &[&str]) -> String {
     let output = skep(arguments);
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{arguments:?}: {errors}");
-    String::from_utf8(output.stdout).expect("it prints text")
+    String::from_utf8(output.stdout).expect("the output is UTF-8")
 }
 
 /// Runs a command that must fail. Returns its error message and exit code.
@@ -26,7 +26,7 @@ fn refused(arguments: &[&str]) -> (String, i32) {
     let output = skep(arguments);
     assert!(!output.status.success(), "{arguments:?} should fail");
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
-    (text, output.status.code().expect("it ends by itself"))
+    (text, output.status.code().expect("an exit code"))
 }
 
 fn refusal(arguments: &[&str]) -> String {
@@ -46,8 +46,8 @@ impl Service {
 
 impl Drop for Service {
     fn drop(&mut self) {
-        self.0.kill().expect("our own child");
-        self.0.wait().expect("our own child");
+        self.0.kill().expect("a child process");
+        self.0.wait().expect("a child process");
     }
 }
 
@@ -55,7 +55,7 @@ struct Place(tempfile::TempDir);
 
 impl Place {
     fn new() -> Self {
-        Self(tempfile::tempdir().expect("a place for the test"))
+        Self(tempfile::tempdir().expect("a temporary directory"))
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -166,11 +166,11 @@ fn token_comes_from_a_file_or_the_standard_input() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_skep"));
     command.args(init).args(["--token-file", "-"]).stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut child = command.spawn().expect("the program can be run");
-    let mut input = child.stdin.take().expect("its input is a pipe");
-    input.write_all(token.as_bytes()).expect("it reads its input");
+    let mut input = child.stdin.take().expect("standard input is a pipe");
+    input.write_all(token.as_bytes()).expect("the program reads the token");
     drop(input);
-    assert!(child.wait().expect("our own child").success());
-    assert!(refusal(&init).contains("already"), "it is initialised");
+    assert!(child.wait().expect("a child process").success());
+    assert!(refusal(&init).contains("already"), "the directory is initialised");
 }
 
 #[test]
@@ -218,7 +218,7 @@ fn management_keeps_its_address_and_state_after_a_kill() {
     let _metadata = Service::start(&[&metadata[..], &["--listen", "127.0.0.1:0"]].concat());
     let targets = || {
         let text = stdout_of(&["target", "list", "--cluster", &management, "--output", "json"]);
-        serde_json::from_str::<serde_json::Value>(&text).expect("it prints JSON")
+        serde_json::from_str::<serde_json::Value>(&text).expect("the output is JSON")
     };
     let wait_online = || {
         let deadline = Instant::now() + PATIENCE;
@@ -294,7 +294,7 @@ fn wrong_secret_is_refused_by_init_and_never_stored() {
     let arguments = init(&directories[0], &wrong);
     let refused = refusal(&arguments.each_ref().map(String::as_str));
     assert!(refused.contains("management refuses the token"), "{refused}");
-    assert!(!Path::new(&directories[0].0).exists(), "nothing is initialised");
+    assert!(!Path::new(&directories[0].0).exists(), "no directory is initialised");
     drop(first);
     for directory in &directories {
         let arguments = init(directory, &wrong);

@@ -63,7 +63,7 @@ fn lag_of_a_member_has_records_bytes_rate_and_time_left() {
     let now = sample(3_000, reply(member(3_000, Some(2 << 20))));
     assert_eq!(words(&now, None), "2.0k log records (2.0MiB)");
     assert_eq!(words(&now, Some(&before)), "2.0k log records (2.0MiB), 2.0MiB/s, 1.0s left");
-    // The primary logs faster than the member catches up, so no time is left to show.
+    // The primary logs faster than the member catches up, so the text has no rate and no time left.
     assert_eq!(words(&before, Some(&now)), "4.0k log records (6.0MiB)");
     let equal = sample(3_000, reply(member(5_000, Some(0))));
     assert_eq!(words(&equal, None), "no log records any more, and will serve soon");

@@ -186,8 +186,8 @@ pub(crate) fn describe(status: ExitStatus) -> String {
 }
 
 /// Returns the last error message that a process of this program has printed before its end. The
-/// reason is the text after the last `skep: ` that begins a line of the log after the byte `from`.
-/// `None` means that there is no such line.
+/// message is the text after the last `skep: ` that begins a line of the log after the byte `from`.
+/// `None` means that no such line exists.
 pub(crate) fn last_error(path: &Path, from: u64) -> Option<String> {
     error_in(&String::from_utf8_lossy(&end_of(path, from)))
 }

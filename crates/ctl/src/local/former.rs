@@ -7,8 +7,9 @@ use std::time::Duration;
 /// Time between two checks of the processes.
 const TICK: Duration = Duration::from_millis(50);
 
-/// Waits until none of `processes` runs. They usually end without a signal. Calls `kill` once for
-/// each process that still runs after the first time limit. The second time limit begins then.
+/// Waits until none of `processes` runs. These processes usually end without a signal. Calls `kill`
+/// once for each process that still runs after the first time limit. The second time limit begins
+/// after these calls.
 ///
 /// # Errors
 /// - `Interrupted` if `is_interrupted` returns true.
@@ -93,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn wait_for_earlier_processes_ends_with_them_or_a_signal() {
+    fn wait_for_former_processes_ends_at_their_exit_or_a_signal() {
         let (result, killed) = wait(1, false);
         assert!(result.is_ok() && killed.is_empty());
         let (result, _) = wait(usize::MAX, true);

@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn directory_with_other_files_is_refused() {
+    fn data_directory_with_other_files_is_refused() {
         let directory = tempfile::tempdir().unwrap();
         std::fs::write(directory.path().join("thesis.tex"), "").unwrap();
         let layout = Layout::make(directory.path()).unwrap();

@@ -99,7 +99,7 @@ mod tests {
             assert_eq!(
                 all.len(),
                 usize::from(metadata_targets * metadata_copies),
-                "no target twice"
+                "each target is in one group"
             );
             for group in &groups {
                 let mut services: Vec<_> = group.iter().map(|(service, _)| service).collect();

@@ -1,6 +1,6 @@
 //! Runs a cluster on one host. The supervisor initialises the cluster if necessary, starts its
-//! processes in order, mounts the cluster, and restarts processes that exit. At the end, stops all
-//! processes in the opposite order.
+//! processes in order, mounts the cluster, and restarts processes that exit. At the end, the
+//! supervisor stops all processes in the opposite order.
 
 use super::children::{Role, Service, describe};
 use super::former::await_end;
