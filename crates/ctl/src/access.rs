@@ -97,7 +97,7 @@ impl ClusterArgs {
     }
 }
 
-/// Everything that names a cluster or its token, except the option `--cluster`.
+/// The sources of the name of a cluster and of its token, except the option `--cluster`.
 #[derive(Debug, Default)]
 struct ClusterQuery {
     /// The value of `--token-file`.
@@ -221,7 +221,7 @@ impl ClusterQuery {
     }
 }
 
-/// Whether a text has the form `host:port`. Does not check that the host exists.
+/// Whether a text has the form `host:port`. The function does not check that the host exists.
 fn is_address(text: &str) -> bool {
     let parts = text.rsplit_once(':');
     let is_plain = |host: &str| !host.is_empty() && !host.contains(char::is_whitespace);
@@ -238,7 +238,7 @@ fn is_closed(file: &Path) -> bool {
     std::fs::metadata(file).is_err_and(|it| it.kind() == std::io::ErrorKind::PermissionDenied)
 }
 
-/// Advice for a user who may not read the token, if the command has no form for users.
+/// Advice for a user who may not read the token, if the command always needs the token.
 const ASK_ADMINISTRATOR: &str = "ask an administrator to run this command; the commands for users, \
                                  such as `skep health df PATH` and `skep why PATH`, need a path in \
                                  a mount and no token";
@@ -284,8 +284,8 @@ fn from_path(path: &Path, without_token: &str) -> Result<Access> {
     let candidates =
         [path.join("management").join(TOKEN_FILE), path.join(TOKEN_FILE), path.clone()];
     let found = candidates.iter().find(|file| file.is_file());
-    // If no token file can be found, try a path in a directory that this user may not enter. The
-    // error then names the missing permission.
+    // If no token file exists, use a path in a directory that this user may not enter, so that the
+    // error names the missing permission.
     let Some(file) = found.or_else(|| candidates.iter().find(|file| is_closed(file))) else {
         return Err(unknown(format!(
             "cannot find a cluster in {}: this directory has no token; `skep up --data-dir {}` \
@@ -430,7 +430,7 @@ impl Access {
     }
 }
 
-/// Whether `error` means that management did not answer, or that it has no leader.
+/// Whether `error` means that management did not answer, or that management has no leader.
 pub(crate) fn is_silence(error: &Error) -> bool {
     let silence = [ErrorCode::Disconnected, ErrorCode::TimedOut, ErrorCode::NotLeader];
     silence.contains(&error.code())

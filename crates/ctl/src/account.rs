@@ -42,8 +42,8 @@ impl Account {
     /// Returns the command that runs a program with the rights of this user. `words` are the
     /// program and its arguments. The program is killed after `seconds`.
     pub(crate) fn command(self, seconds: u32, words: &[String]) -> Command {
-        // `timeout` runs as root, so the user cannot stop it. The signal KILL also ends a program
-        // that its user has stopped.
+        // `timeout` runs as root, so the user cannot stop `timeout`. The signal KILL also ends a
+        // program that the user has stopped.
         let mut command = Command::new("timeout");
         command.args(["--signal=KILL", &seconds.to_string(), "setpriv"]);
         command.args([&format!("--reuid={}", self.user), &format!("--regid={}", self.group)]);

@@ -1,5 +1,5 @@
-//! The command line as a whole: global options and the subcommand. Each command declares its own
-//! arguments in `cmd`.
+//! The definition of the whole command line: global options and the subcommand. Each command
+//! declares its own arguments in `cmd`.
 
 use crate::cmd::Verb;
 use crate::output::OutputFormat;

@@ -22,7 +22,7 @@ const OF_HOST: &str = "/etc/skep";
 /// token file.
 pub(crate) const TOKEN_OF_HOST: &str = "/etc/skep/token";
 
-/// The clusters that one of the two files names, or that both files together name.
+/// The clusters that one of the two files names, or the merged clusters of the two files.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ClientFile {
@@ -110,8 +110,8 @@ impl ClientFile {
         }
     }
 
-    /// Merges the entries of `other` into this file. If both have an entry, the entry of `other` is
-    /// used.
+    /// Merges the entries of `other` into this file. An entry of `other` replaces the entry of this
+    /// file with the same name.
     fn add(&mut self, other: Self) {
         self.cluster = other.cluster.or(self.cluster.take());
         self.clusters.extend(other.clusters);

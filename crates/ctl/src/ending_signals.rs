@@ -10,7 +10,7 @@ const NUMBERS: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// The signals that end this command. These signals are blocked, so they do not end the process.
-/// Signals that the process ignores, for example SIGHUP under `nohup`, are not among them.
+/// The list does not contain signals that the process ignores, for example SIGHUP under `nohup`.
 #[derive(Debug)]
 pub(crate) struct EndingSignals(Vec<i32>);
 

@@ -1,6 +1,6 @@
-//! Finds the paths of entries by their ids, with requests to metadata targets. Needs the cluster's
-//! token; [`crate::through_mount::path_of`] does the same through a mount, for users without the
-//! token.
+//! Finds the paths of entries by their ids, with requests to metadata targets. These requests need
+//! the cluster's token. For users without the token, [`crate::through_mount::path_of`] finds paths
+//! through a mount.
 //!
 //! The module also parses the ids in the arguments of commands.
 

@@ -11,8 +11,8 @@ use skep_wire::metadata::{GroupFile, ListGroupFiles};
 /// Everything that uses a storage group: files, directories, and changes in progress.
 #[derive(Debug, Default)]
 pub(crate) struct GroupUses {
-    /// The files and directories that use the group. The list contains a directory if its default
-    /// pattern names the group.
+    /// The files and directories that use the group. The list contains a directory if its pattern
+    /// for new files names the group.
     pub(crate) files: Vec<GroupFile>,
     /// Number of chunk files that metadata targets still have to remove.
     pub(crate) removals: u64,

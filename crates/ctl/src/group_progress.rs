@@ -172,8 +172,8 @@ impl LagSample {
         skep_env::spawn(async move { Self::take(&access, &map).await })
     }
 
-    /// Takes another sample. Skips the primaries that did not reply to this sample, because they
-    /// would only delay the command.
+    /// Takes another sample. Skips the primaries that did not reply to this sample, because
+    /// requests to these primaries would only delay the command.
     pub(crate) async fn take_again(&self, access: &Access, map: &ClusterMap) -> Self {
         let is_known = |group: &&Group| self.replies.get(&group.id).is_none_or(Result::is_ok);
         let groups = map.groups.iter().filter(|it| is_incomplete(it)).filter(is_known);

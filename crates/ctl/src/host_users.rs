@@ -49,7 +49,7 @@ struct Answers {
     are_silent: bool,
 }
 
-/// The lock protects the answers. No thread waits for another lock while it holds this lock.
+/// The lock protects the answers. No thread that holds this lock waits for another lock.
 static ANSWERS: Mutex<Answers> = Mutex::new(Answers { names: BTreeMap::new(), are_silent: false });
 
 /// Returns the names of the users or groups with these ids, by id. A text that is not a number has

@@ -4,13 +4,13 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::sync_channel;
 use std::time::Duration;
 
-/// Time limit for the lookup of a path in the arguments of a command. A lookup on a mount that has
-/// its servers takes milliseconds.
+/// Time limit for the lookup of a path in the arguments of a command. If the servers of a mount
+/// answer, a lookup takes milliseconds.
 pub(crate) const LOOKUP_PATIENCE: Duration = Duration::from_secs(2);
 
-/// Runs `work` on a separate thread, and returns its result. `None` means that the result did not
-/// come within `patience`. The thread then continues until the file system replies or the process
-/// ends.
+/// Runs `work` on a separate thread, and returns its result. `None` means that `work` did not end
+/// within `patience`. In this case, the thread continues until the file system replies or the
+/// process ends.
 pub(crate) fn within<T: Send + 'static>(
     patience: Duration,
     work: impl FnOnce() -> T + Send + 'static,

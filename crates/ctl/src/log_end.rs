@@ -13,8 +13,8 @@ use std::path::{Path, PathBuf};
 const MAX_END_BYTES: u64 = 1 << 20;
 
 /// Returns the bytes of the log at `path` from the offset `from` on, at most the last
-/// [`MAX_END_BYTES`] of them. If the file is shorter than `from`, it was replaced by a new log, and
-/// is read from its beginning. Empty if the log cannot be read.
+/// [`MAX_END_BYTES`] bytes. If the file is shorter than `from`, the file is a new log, and the
+/// function reads it from its beginning. Empty if the log cannot be read.
 pub(crate) fn end_of(path: &Path, from: u64) -> Vec<u8> {
     match File::open(path) {
         Ok(mut file) => bytes_from(&mut file, from, MAX_END_BYTES),
@@ -86,15 +86,15 @@ impl RestOfLog {
     }
 }
 
-/// Returns the bytes of a file from the offset `from` on, at most the last `most` of them. A file
-/// that is shorter than `from` was truncated meanwhile, and is read from its beginning.
+/// Returns the bytes of a file from the offset `from` on, at most the last `most` bytes. A file
+/// that is shorter than `from` was truncated, so the function reads it from its beginning.
 fn bytes_from(file: &mut File, from: u64, most: u64) -> Vec<u8> {
     let length = file.metadata().map_or(from, |it| it.len());
     let from = if length < from { 0 } else { from };
     let start = from.max(length.saturating_sub(most));
     let mut bytes = Vec::new();
     if file.seek(SeekFrom::Start(start)).is_ok() {
-        // An error of a read ends the log early. The bytes until then still count.
+        // If a read fails, the function returns the bytes before the error.
         let _ = file.take(most).read_to_end(&mut bytes);
     }
     bytes
@@ -136,7 +136,7 @@ mod tests {
         let log = open("m.log");
         append("m.log", "many bytes\n");
         assert_eq!(text(log, 6), "bytes\n", "the last bytes");
-        // The process starts a new file, because this one is full.
+        // The process starts a new file, because the log file is full.
         let log = open("m.log");
         append("m.log", "a\n");
         fs::rename(path("m.log"), path("m.log.old")).unwrap();

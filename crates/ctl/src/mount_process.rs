@@ -31,8 +31,8 @@ impl MountProcess {
         within(LOOKUP_PATIENCE, move || newest(&point)).flatten()
     }
 
-    /// Opens the log of the process, for the lines that it logs from now on. `None` if the log is
-    /// no file, or if this process may not read it.
+    /// Opens the log of the process, to read the lines that the process logs after this call.
+    /// `None` if the log is not a regular file, or if this process may not read it.
     pub(crate) fn rest_of_log(&self) -> Option<RestOfLog> {
         let path = format!("/proc/{}/fd/2", self.id);
         // The file system of the log may not reply.
@@ -104,8 +104,8 @@ pub(crate) struct OtherPlace {
 }
 
 /// Returns a mount point at which the file system of the previous mount `unmounted` is still
-/// mounted, for example by a bind mount, or in the mount table of a container. `None` if the mount
-/// table of this process has no such mount point.
+/// mounted, for example by a bind mount or in a container. `None` if no mount table that this
+/// process can read has such a mount point.
 pub(crate) fn still_mounted(unmounted: &MountEntry) -> Option<OtherPlace> {
     let mut examined = BTreeSet::new();
     std::iter::once(None).chain(processes().map(Some)).find_map(|process| {

@@ -1,9 +1,9 @@
 //! The result of a mount that has ended before metadata has confirmed all its changes: a file that
 //! the process of the mount writes for `skep umount`. The log of the mount has the same text, but
-//! `skep umount` cannot read a log that is no file, such as the journal.
+//! `skep umount` cannot read a log that is not a file, such as the journal.
 //!
 //! The file is in the directory of the sockets of mounts, which only the user of the mount can
-//! write to. Its name contains the id of the process. `skep umount` removes it.
+//! write to. The name of the file contains the id of the process. `skep umount` removes the file.
 
 use skep_client::UNCONFIRMED;
 use skep_types::Error;
@@ -19,8 +19,8 @@ const MOST_BYTES: u64 = 64 << 10;
 /// the cluster. A `skep umount` reads the result within a minute.
 const ABANDONED: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// Returns the directory for the sockets and the results of mounts. For root, it is a directory of
-/// the host. For other users, it belongs to their login session.
+/// Returns the directory for the sockets and the results of mounts. The directory of root belongs
+/// to the host, and the directory of another user belongs to the login session of this user.
 pub(crate) fn directory() -> Option<PathBuf> {
     if rustix::process::geteuid().is_root() {
         return Some("/run/skep".into());
@@ -45,8 +45,8 @@ pub(crate) fn store(error: &Error) {
     }
 }
 
-/// Returns the result of a process that has ended, and removes it. Empty if the process has stored
-/// no result.
+/// Returns and removes the result of a process that has ended. Empty if the process has stored no
+/// result.
 pub(crate) fn take(process: u32) -> Vec<u8> {
     directory().and_then(|it| take_in(&it, process).ok()).unwrap_or_default()
 }

@@ -178,7 +178,8 @@ pub(crate) fn unmount(directory: &Path, is_lazy: bool) -> Result<()> {
     by_helper.arg("-u").args(is_lazy.then_some("-z")).arg(directory);
     let mut errors = Vec::new();
     for mut command in [by_helper, by_system] {
-        // The messages must be in English, because this function looks for words in them.
+        // The messages must be in English, because this function searches the messages for English
+        // words.
         match command.env("LC_ALL", "C").output() {
             Ok(output) if output.status.success() => return Ok(()),
             Ok(output) => errors.push(String::from_utf8_lossy(&output.stderr).trim().to_owned()),

@@ -165,9 +165,9 @@ pub(crate) fn replace_line(text: &str) {
     let _ = std::io::stderr().lock().write_all(replaced_line(text).as_bytes());
 }
 
-/// Returns the bytes that replace the current line of a terminal by `text`. While the terminal
-/// shows the text, it does not wrap lines, because the next call could not replace a text that a
-/// narrow terminal has wrapped.
+/// Returns the bytes that replace the current line of a terminal by `text`. The bytes switch off
+/// the wrapping of lines for the text, because the next call could not replace a text that a narrow
+/// terminal has wrapped.
 fn replaced_line(text: &str) -> String {
     format!("\r\x1b[K\x1b[?7l{text}\x1b[?7h")
 }

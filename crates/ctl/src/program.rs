@@ -24,8 +24,7 @@ pub(crate) fn is_umount_helper(program: &OsStr) -> bool {
 /// has replaced the file.
 pub(crate) fn program() -> Command {
     let mut command = Command::new("/proc/self/exe");
-    // If the new process had the name of a helper, it would parse its arguments as this helper
-    // does.
+    // A new process with the name of a helper would parse its arguments as this helper does.
     let is_plain = |name: &std::ffi::OsString| !is_mount_helper(name) && !is_umount_helper(name);
     let name = std::env::args_os().next().filter(is_plain);
     command.arg0(name.unwrap_or_else(|| "skep".into()));

@@ -152,8 +152,8 @@ impl Job {
     }
 
     /// Holds the job, so that Slurm does not start its script, and shows the reason to its user.
-    /// The user corrects the input and releases the job. Cancels a job that cannot go back into the
-    /// queue. A job that has ended stays unchanged.
+    /// The user corrects the input and releases the job. Cancels the job if Slurm cannot requeue
+    /// it. A job that has ended stays unchanged.
     pub(crate) fn hold(&self, reason: &str) {
         if self.has_ended() {
             return;
@@ -173,8 +173,8 @@ impl Job {
 }
 
 /// Permits tasks of this process's Slurm job on this node, by the removal of the file that refuses
-/// these tasks. A job that its user releases (`scontrol release`) keeps its job id, so the file
-/// would also refuse the tasks of its next start.
+/// these tasks. A job that its user releases (`scontrol release`) keeps its job id, so without the
+/// removal, the file would also refuse the tasks of the next start.
 ///
 /// # Errors
 /// `Configuration` if this process does not belong to a job, and `Io` if the file cannot be

@@ -48,7 +48,7 @@ pub(crate) fn requested() -> TableLayout {
 }
 
 /// Changes a table to the layout that the user requested. If a requested column does not exist,
-/// leaves the table unchanged and records the error for [`check`].
+/// does not change the table, and stores the error for [`check`].
 pub(crate) fn apply(table: &mut Table) {
     let Some(layout) = LAYOUT.get().filter(|layout| **layout != TableLayout::default()) else {
         return;

@@ -102,8 +102,8 @@ fn has_writer(file: &File, bytes: &mut [u8]) -> io::Result<bool> {
 }
 
 /// Returns the records of operations that the mount at `path` has made after the position `after`.
-/// The position 0 means that the mount begins to record, with its next operation. `None` means that
-/// the mount runs an older version.
+/// With the position 0, the mount begins to record at its next operation. `None` means that the
+/// mount runs an older version.
 ///
 /// # Errors
 /// The errors of [`entry_info`].

@@ -29,7 +29,7 @@ impl ProgressLine {
 }
 
 /// Formats the end of a line with the progress: the time left and the number of problems. The end
-/// is empty if there is no estimate and no problem.
+/// is empty if the time left is unknown and the number of problems is zero.
 pub(crate) fn progress_end(time_left: Option<Duration>, problems: u64) -> String {
     let mut text = String::new();
     if let Some(left) = time_left {

@@ -191,8 +191,8 @@ fn matches_pattern(pattern: &str, text: &str) -> bool {
 }
 
 /// Returns the sessions that have a file open or locked, and their clients. Asks the mount that
-/// contains `place`, which needs no token. If the options name a cluster, asks the services of this
-/// cluster instead.
+/// contains `place`, so no token is needed. If the options name a cluster, asks the services of
+/// this cluster instead of the mount.
 pub(crate) fn users_of_file(
     query: &ClusterArgs,
     inode: InodeId,

@@ -288,7 +288,7 @@ pub(crate) fn df(lines: &[TargetLine]) -> String {
         let of_kind = || lines.iter().filter(|line| line.kind == kind);
         for line in of_kind() {
             let id = line.id.to_string();
-            // No file uses the space of a lost target, and its former pool means nothing.
+            // New files do not use a lost target, so its capacity pool has no meaning.
             let pool = if line.is_lost() { "-" } else { line.pool };
             add([&id, &line.node_name], [line.state(), pool], line.capacity);
         }

@@ -165,7 +165,8 @@ fn mount_helper_accepts_the_options_of_the_example_unit() {
     assert_eq!((field("Where").as_str(), field("Type").as_str()), ("/mnt/skep", "skep"));
     let options = field("Options");
     assert!(options.split(',').any(|option| option == "_netdev"), "{options}");
-    // The mount must give up before systemd kills it, so that it can report the reason.
+    // The mount must end its retries before systemd kills the mount, so that the mount can report
+    // the reason.
     let seconds = |text: &str| text.parse::<u32>().expect("seconds");
     let retry = options.split(',').find_map(|option| option.strip_prefix("retry="));
     assert!(seconds(retry.expect("the option retry")) < seconds(&field("TimeoutSec")), "{options}");

@@ -126,7 +126,7 @@ fn collect_clock(snapshot: &mut Snapshot) {
 }
 
 /// Whether a block device is a whole disk that can have its own I/O. Partitions do not count,
-/// because the kernel also counts their I/O for the disk.
+/// because the kernel also counts the I/O of a partition for its disk.
 fn is_disk(name: &str) -> bool {
     let is_virtual = ["ram", "zram", "fd", "sr"].iter().any(|prefix| name.starts_with(prefix));
     let ends_with_digit = name.ends_with(|last: char| last.is_ascii_digit());

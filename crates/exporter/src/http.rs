@@ -6,9 +6,8 @@
 //! library would require a second event loop, because each such library depends on the reactor of
 //! an async runtime.
 //!
-//! Limits bound the number of connections, the length of a request, the time until the request is
-//! complete, and the time until the server has written the reply to the socket. No request can
-//! change any state.
+//! The server limits the number of connections, the length of a request, the time to receive a
+//! request, and the time to write a reply to the socket. No request can change any state.
 
 use crate::failed_accepts::FailedAccepts;
 use crate::tls::{ServerTls, Stream};
@@ -68,8 +67,8 @@ impl std::fmt::Debug for Answer {
 }
 
 /// Replies to requests by calling `handler`, until this future is dropped. Serves at most
-/// `max_connections` connections at a time. `handler` runs on the event loop, so it must not wait.
-/// If `tls` is given, the connections are encrypted.
+/// `max_connections` connections at a time. `handler` runs on the event loop, so `handler` must not
+/// block. If `tls` is given, the connections are encrypted.
 pub async fn serve_pages(
     listener: TcpListener,
     max_connections: usize,

@@ -1,6 +1,7 @@
-//! Logs the times in which no thread of the process ran, because a signal or a debugger had stopped
-//! the process, its host was suspended, or other programs used all processors. Without these lines,
-//! the log of a server that other processes reported as silent would not show the cause.
+//! Logs the times in which no thread of the process ran. The reason can be a signal or a debugger
+//! that stopped the process, a suspended host, or other programs that used all processors. Without
+//! these lines, the log of a server that other processes reported as silent would not show the
+//! cause.
 
 use skep_types::{Timestamp, utc};
 use std::time::Duration;

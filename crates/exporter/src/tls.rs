@@ -88,7 +88,7 @@ impl ServerTls {
     /// Encrypts a connection of a client. The first receive does the handshake.
     ///
     /// # Errors
-    /// Errors of rustls; none is known for settings that [`Self::open`] has accepted.
+    /// Errors of rustls. With settings that [`Self::open`] has accepted, no error is known.
     pub(crate) fn accept(&self, socket: TcpStream) -> io::Result<TlsStream> {
         let config = Arc::clone(&self.config.borrow());
         let connection = ServerConnection::new(config).map_err(io::Error::other)?;
@@ -107,9 +107,10 @@ impl ServerTls {
         }
     }
 
-    /// Reads the files again if one of them has changed. A separate thread reads them, because the
-    /// event loop must serve the page even if their file system hangs. At most one thread waits for
-    /// the file system, because the next attempt begins after the end of the previous attempt.
+    /// Reads the files again if one of them has changed. A separate thread reads the files, because
+    /// the event loop must serve the page even if the file system of the files hangs. At most one
+    /// thread waits for the file system, because the next attempt begins after the end of the
+    /// previous attempt.
     ///
     /// # Errors
     /// The error of starting the thread.
@@ -412,8 +413,8 @@ impl TlsStream {
 
     /// Ends the connection.
     pub async fn close(&mut self) {
-        // Without a complete handshake there is no stream. A client without TLS would take the
-        // message that ends the stream for a part of the reply.
+        // Sends the message that ends the stream only after a complete handshake. A client without
+        // TLS would read this message as a part of the reply.
         if !self.tls.is_handshaking() {
             self.tls.send_close_notify();
             // A peer that no longer reads needs no message.

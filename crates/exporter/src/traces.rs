@@ -107,9 +107,10 @@ pub struct ReportedTraces {
 }
 
 impl ReportedTraces {
-    /// Adds the records of a report from the client `client`. Drops the oldest records if there are
-    /// too many. The records get their numbers from `store`. If the clock of the client is ahead,
-    /// its operations count as ended now, so that readers do not find them as recent for hours.
+    /// Adds the records of a report from the client `client`. Drops the oldest records beyond
+    /// `MAX_REPORTED` records or `MAX_REPORTED_CALLS` requests. `store` assigns the numbers of the
+    /// records. If the clock of the client is ahead, its operations count as ended now, so that
+    /// readers do not find them as recent for hours.
     pub fn add(&mut self, client: NodeId, report: ReportTraces, store: &TraceStore) {
         let now_us = Moment::read().wall_us;
         for mut record in report.records {

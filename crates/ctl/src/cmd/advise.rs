@@ -114,7 +114,7 @@ struct Known {
     seen: Observation,
     is_incomplete: bool,
     /// The stripe pattern that is set for the directory itself. `None` if the directory inherits
-    /// its pattern, or for a file.
+    /// its pattern, or if the path is a file.
     own: Option<Layout>,
 }
 

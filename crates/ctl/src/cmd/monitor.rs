@@ -108,8 +108,8 @@ pub(crate) fn run(args: &MonitorArgs) -> Result<()> {
     if let Some(user) = &args.give_to {
         return service_user::give_monitor(user, args.config.as_deref(), &settings, &clusters);
     }
-    // Files of the monitor contain names of users and files, so only the administrator may read
-    // them.
+    // Files of the monitor contain names of users and files, so only the user of the monitor may
+    // read these files.
     skep_env::restrict_new_files();
     logging::start(&settings.log, settings.log_limit)?;
     crate::failure::log_failures();

@@ -193,8 +193,8 @@ pub(crate) fn run(args: &PurgeArgs) -> Result<()> {
 }
 
 impl PurgeArgs {
-    /// Opens the log for appending. Other users may not read the log, because it contains the names
-    /// of files.
+    /// Opens the log for appending. Other users may not read the log, because the log contains the
+    /// names of files.
     fn log(&self) -> Result<Option<Box<dyn Write + Send>>> {
         let Some(path) = &self.log else { return Ok(None) };
         Ok(Some(Box::new(open_output(path, OpenOptions::new().append(true))?)))
@@ -232,8 +232,8 @@ impl SelectionArgs {
     }
 }
 
-/// Opens or creates a regular file for output. Other users may not read a new file, because it will
-/// contain the names of files.
+/// Opens or creates a regular file for output. Other users may not read a new file, because the
+/// command will write names of files to it.
 fn open_output(path: &Path, options: &mut OpenOptions) -> Result<File> {
     skep_env::open_output(path, options.mode(0o600)).map_err(|error| match error {
         OutputError::NotRegular(kind) => not_regular(path, kind),
@@ -285,9 +285,9 @@ fn name_users(outcome: &mut PurgeOutcome) {
     }
 }
 
-/// Runs `purge`, which reports its progress, and shows the progress on a terminal. The first of
-/// `signals` makes the purge end with its result. A second signal ends the process immediately, for
-/// example if the file system does not reply any more.
+/// Runs `purge`, which reports its progress, and shows the progress on a terminal. The first signal
+/// in `signals` makes the purge end with its result. A second signal ends the process immediately,
+/// for example if the file system does not reply any more.
 fn with_progress<T>(
     signals: &Signals,
     purge: impl FnOnce(&dyn Fn(&PurgeProgress) -> ControlFlow<()>) -> Result<T>,

@@ -1,5 +1,5 @@
-//! The code that the commands of all services share: it reads the settings from the configuration
-//! file and the command line.
+//! The code that the commands of all services share. This code reads the settings from the
+//! configuration file and the command line.
 
 use super::service_user;
 use crate::output::{print, say};

@@ -1,5 +1,5 @@
-//! The option `--give-to` of services and of the monitor: gives the files of a service to the user
-//! of the host that runs the service.
+//! The option `--give-to` of services and of the monitor: makes the user that runs the service the
+//! owner of its files.
 //!
 //! `skep_service::service_user` changes the owners. This module chooses the files.
 
@@ -25,8 +25,8 @@ struct GiveReport {
     changed: u64,
 }
 
-/// Gives the directories of a service to a user, and lets the user read the settings. `targets` are
-/// the directories of the targets in the settings.
+/// Makes a user the owner of the directories of a service, and permits the user to read the
+/// settings. `targets` are the directories of the targets in the settings.
 pub(super) fn give_service(
     kind: &'static str,
     user: &str,
@@ -40,8 +40,8 @@ pub(super) fn give_service(
     }
     let (added, is_trusted) = user.added_targets(&node.directory)?;
     let added: Vec<_> = added.into_iter().filter(|path| !targets.contains(path)).collect();
-    // Change the targets at the same time, because they are on different disks, and the first
-    // change of a large target takes minutes.
+    // Change the owners of all targets at the same time, because they are on different disks, and
+    // the first change of a large target takes minutes.
     let mut changed: u64 = std::thread::scope(|scope| {
         let user = &user;
         let named: Vec<_> =
@@ -71,8 +71,8 @@ fn unless_failed(changed: Result<u64>) -> u64 {
     })
 }
 
-/// Gives the directory, the tokens and the other secrets of a monitor to a user, and lets the user
-/// read the settings.
+/// Makes a user the owner of the directory, the tokens and the other secrets of a monitor, and
+/// permits the user to read the settings.
 pub(super) fn give_monitor(
     user: &str,
     config: Option<&Path>,

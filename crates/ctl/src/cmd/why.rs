@@ -1,9 +1,9 @@
 //! `skep why`: shows which phase of the requests takes how much time, and names the causes of
 //! slowness.
 //!
-//! The command asks each service for its statistics several times, and compares the replies. The
-//! command needs no monitor for this. With `--since`, the command asks the monitor, which stores
-//! the statistics of the past minutes. The rules are in `skep_stats::why`.
+//! The command asks each service for its statistics several times, and compares the replies. So the
+//! command needs no monitor. With `--since`, the command asks the monitor, which stores the
+//! statistics of the past minutes. The rules are in `skep_stats::why`.
 
 mod operation;
 mod own;
@@ -179,7 +179,7 @@ fn explain_operation(args: &WhyArgs, trace: u128) -> Result<OperationReport> {
 }
 
 /// Returns the inode at `path`, and a path on the same mount. If the lookup of the path waits for a
-/// server, returns `None` and the mount point. The report is then about the whole mount.
+/// server, returns `None` and the mount point. In this case, the report is about the whole mount.
 fn entry_or_mount(path: &Path) -> Result<(Option<InodeId>, PathBuf)> {
     let error = match entry_at(path) {
         Ok((inode, place)) => return Ok((Some(inode), place)),
@@ -276,7 +276,7 @@ fn as_text(report: &Report) -> String {
 }
 
 /// Returns the report for a user without the token. A mount has no rates of the other targets, so
-/// it finds no causes of slowness.
+/// the report contains no causes of slowness.
 fn own_as_text(report: &Report) -> String {
     with_causes(report, NO_CAUSES_FOR_USERS)
 }

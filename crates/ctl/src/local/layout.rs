@@ -130,7 +130,7 @@ impl Layout {
         serde_json::from_str(&text).unwrap_or_default()
     }
 
-    /// Takes the lock that only one supervisor can hold.
+    /// Acquires the lock that only one supervisor can hold.
     pub(crate) fn lock(&self) -> Result<SupervisorLock> {
         let path = self.data.join(LOCK_FILE);
         let named = |error: std::io::Error| {
@@ -185,7 +185,7 @@ impl Layout {
         }
     }
 
-    /// Decides on the shape of the cluster, and stores the shape. An existing cluster keeps its
+    /// Determines the shape of the cluster, and stores the shape. An existing cluster keeps its
     /// stored shape, except that storage services and management nodes can be added. A new cluster
     /// gets the shape `wanted`.
     pub(crate) fn shape(&self, wanted: WantedShape) -> Result<Shape> {

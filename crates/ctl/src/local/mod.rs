@@ -1,7 +1,7 @@
 //! A complete cluster on one host, which `skep up` starts, supervises and stops.
 //!
-//! - [`layout`] owns the data directory.
-//! - [`shape`] owns the numbers of services and targets.
+//! - [`layout`] reads and writes the files of the data directory.
+//! - [`shape`] defines the numbers of services and targets.
 //! - [`children`] starts, watches and ends processes.
 //! - [`former`] waits for the processes of a killed supervisor.
 //! - [`resources`] checks this host before the start.

@@ -1,8 +1,8 @@
 //! Makes the user who started a cluster on one host the owner of its root directory.
 //!
-//! The metadata service creates the root directory, with root as its owner. If another user runs
-//! `skep up`, this user could not write to the root directory, and only root may change the owner
-//! of this directory.
+//! The metadata service creates the root directory, with root as its owner. So another user who
+//! runs `skep up` could not write to the root directory. Only root may change the owner of the root
+//! directory.
 
 use crate::access::{Access, PATIENCE};
 use skep_client::{Client, InodeAttributes, LogControl, MapObserver, Mount, MountOptions};

@@ -39,8 +39,8 @@ impl Plan {
             format!("node.log_limit={LOG_LIMIT}"),
         ];
         if name != "management" {
-            // The node gets the name of its directory. A name that management assigns would depend
-            // on the order in which the nodes register.
+            // The name of the node is the name of its directory. A name that management assigns
+            // would depend on the order in which the nodes register.
             arguments.extend(["--set".into(), format!("node.name={name}")]);
         }
         for target in self.targets(kind, name) {

@@ -30,7 +30,7 @@ impl Readiness {
         Ok(Self { socket, name })
     }
 
-    /// Sets the environment variable from which a child process takes the name of the socket.
+    /// Sets the environment variable from which a child process reads the name of the socket.
     pub(crate) fn set_variable(&self, command: &mut Command) {
         command.env("NOTIFY_SOCKET", format!("@{}", self.name));
     }

@@ -57,10 +57,10 @@ impl Shape {
         kinds.into_iter().flat_map(names_of)
     }
 
-    /// Returns the metadata groups. Each group is a list of its members, and a member is the name
-    /// of its service and the index of its target in this service, from 1 on. The first member is
-    /// the primary. The members of a group are on different services, and each service has one
-    /// primary.
+    /// Returns the metadata groups. Each group is a list of its members. A member is a pair: the
+    /// name of a service, and the index of the target in this service, which begins with 1. The
+    /// first member is the primary. The members of a group are on different services, and each
+    /// service has one primary.
     pub(crate) fn metadata_groups(&self) -> Vec<Vec<(String, u16)>> {
         let services = self.metadata_targets;
         let member = |first: u16, copy: u16| {

@@ -50,7 +50,7 @@ struct Supervisor {
     _lock: SupervisorLock,
 }
 
-/// Starts the cluster, and keeps it running until a signal arrives.
+/// Starts the cluster, and restarts processes that exit, until a signal arrives.
 pub(crate) async fn run(plan: Plan, signals: skep_env::Signals) -> Result<()> {
     let lock = plan.layout.lock()?;
     let asked_to_end = Rc::new(Cell::new(0));
@@ -123,8 +123,8 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Starts the management nodes. Existing nodes start first, because the cluster can get new
-    /// nodes only while a majority of the existing nodes runs.
+    /// Starts the management nodes. Existing nodes start first, because a new node can become a
+    /// member only while a majority of the existing nodes runs.
     async fn start_management(&mut self) -> Result<()> {
         self.initialise("management", Vec::new())?;
         let names: Vec<_> = self.plan.shape.management().collect();

@@ -1,5 +1,5 @@
-//! Subcommands of `skep bench`, the lists of hosts that they share, and the handling of signals.
-//! [`witness`] prints progress and results.
+//! Subcommands of `skep bench`, their lists of hosts, and the thread that interrupts a run at a
+//! signal. [`witness`] prints progress and results.
 
 mod args;
 mod io;
@@ -102,8 +102,8 @@ fn path_on_hosts(args: &HostArgs, path: &Path, option: &str) -> Result<PathBuf> 
             });
         }
     };
-    // In a lab, the mount points of all clients are in one directory, and each has the name of its
-    // client.
+    // In a lab, the mount points of all clients are in one directory. The name of a mount point is
+    // the name of its client.
     let first = lab.hosts_of(skep_lab::Role::Client).find_map(|host| host.mount_point.clone());
     let Some(place) = first.as_deref().and_then(Path::parent) else {
         let what = format!(
@@ -116,8 +116,8 @@ fn path_on_hosts(args: &HostArgs, path: &Path, option: &str) -> Result<PathBuf> 
     Ok(place.join("{host}").join(path))
 }
 
-/// Returns the hosts that the list `hosts` or the host file names, or this host if neither is
-/// given.
+/// Returns the hosts that the list `hosts` or the host file names, or this host if the user names
+/// no hosts.
 pub(super) fn listed(hosts: &[String], file: Option<&Path>, enter: &str) -> Result<Vec<Host>> {
     let names = match file {
         None => hosts.to_vec(),

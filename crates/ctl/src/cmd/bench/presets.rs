@@ -1,6 +1,6 @@
 //! Named sets of options of `skep bench io` and `skep bench metadata`. Each set repeats a published
-//! measurement, or a way to measure that publications have in common. Options that the user gives
-//! replace options of the set.
+//! measurement, or a method that several publications use. Options that the user gives replace
+//! options of the set.
 //!
 //! The sources are Alces Flight, "BeeGFS on AWS" (2016); Dell's high-capacity
 //! solution with BeeGFS; AzureCAT, "Parallel Virtual File Systems on Microsoft
@@ -129,8 +129,8 @@ static IO: [IoPreset; 8] = [
     },
 ];
 
-/// A named set of options of `skep bench metadata`. The phases of such a set are only creation,
-/// `stat` and removal of files, in the leaves of a tree for each process.
+/// A named set of options of `skep bench metadata`. A set has the phases creation, `stat` and
+/// removal. Each process uses files in the leaves of its own tree.
 #[derive(Debug)]
 pub(super) struct MetadataPreset {
     pub(super) name: &'static str,

@@ -2,9 +2,10 @@
 //! result.
 //!
 //! The first line describes the benchmark, the next lines are results, and the last line marks the
-//! end of the run. If the file system supports it, disk space for all lines is allocated before the
-//! first measurement, so a disk that fills up during the run loses no result. If a line still
-//! cannot be written, the file keeps the earlier lines and the run continues.
+//! end of the run. If the file system supports allocation, the command allocates disk space for all
+//! lines before the first measurement. So a disk that fills up during the run causes no loss of
+//! results. If a line cannot be written nevertheless, the file keeps the earlier lines and the run
+//! continues.
 //!
 //! If the run had no result, the file is removed at the end.
 

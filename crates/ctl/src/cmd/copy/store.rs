@@ -221,9 +221,9 @@ impl Stores {
         }
         let found = pairs(sources, destination, |path| match is_store(path) {
             true => remote(path).is_ok_and(|it| {
-                // A source in an object store is a directory unless its key is an object. If this
-                // request fails, the copy itself reports the error. A destination in an object
-                // store is a directory only if its key is empty or ends with `/`.
+                // A source in an object store is a directory unless its key is an object. If the
+                // request for the object fails, the copy reports the error later. A destination in
+                // an object store is a directory only if its key is empty or ends with `/`.
                 let is_object =
                     || !is_up && matches!(clients[&it.bucket].head(&it.key), Ok(Some(_)));
                 it.key.is_empty() || it.key.ends_with('/') || (!is_up && !is_object())

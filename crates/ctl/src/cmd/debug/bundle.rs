@@ -41,7 +41,7 @@ const EXAMPLES: &[Example] = &[
 
 /// Maximum number of bytes of each log in a bundle. Of a longer log, the bundle contains the end.
 const LOG_BYTES: u64 = 4 << 20;
-/// Maximum number of logs and settings files that a bundle takes from one directory.
+/// Maximum number of logs and settings files of one directory in a bundle.
 const MAX_FILES: usize = 500;
 
 /// Maximum number of lines of the journal in a bundle.
@@ -346,7 +346,7 @@ impl Writer {
         for (number, log) in mounts.into_iter().enumerate() {
             let name = log.file_name().unwrap_or_default().to_string_lossy().into_owned();
             // The number distinguishes logs whose names are equal after the archive has shortened
-            // them.
+            // the names.
             self.add_file(&format!("{MOUNT_LOGS}{number}-{name}"), &log)?;
         }
         Ok(())

@@ -1,8 +1,8 @@
 //! The archives of other hosts in a bundle: each host writes an archive with its logs, settings and
 //! kernel facts to the standard output of an ssh session.
 //!
-//! Limits bound the size and the time of each archive. If a host does not answer, only its own
-//! archive is missing in the bundle.
+//! Limits bound the size and the time of each archive. If a host does not answer, the bundle lacks
+//! only the archive of this host.
 
 use serde::Serialize;
 use skep_deploy::hosts::{Deployment, Host};

@@ -1,8 +1,8 @@
 //! Removes secrets from texts before they leave the host.
 //!
-//! The module owns the rules that find secrets. These are: the secret of the cluster, join tokens,
-//! passwords in addresses, the paths of webhooks, and the values of settings with names such as
-//! `password`.
+//! The module defines the rules that find secrets. Secrets are the secret of the cluster, join
+//! tokens, passwords in addresses, the paths of webhooks, and the values of settings with names
+//! such as `password`.
 
 /// The text that replaces a secret.
 const REMOVED: &str = "[removed]";
@@ -95,9 +95,9 @@ fn without_paths(line: &str) -> String {
     })
 }
 
-/// Removes the value of `name = value` if `name` is the name of a secret, and the path of the value
-/// if it is the address of a webhook. Keeps the value if it is the path of a file that contains a
-/// secret.
+/// Removes the value of `name = value` if `name` is the name of a secret. If the value is the
+/// address of a webhook, removes only its path. Keeps the value if it is the path of a file that
+/// contains a secret.
 fn without_values(line: &str) -> String {
     let Some((name, value)) = line.split_once('=') else { return line.to_owned() };
     let last = name.trim().rsplit(['.', ' ', '"']).next().unwrap_or_default().to_ascii_lowercase();

@@ -30,7 +30,8 @@ pub(super) struct DeployArgs {
 }
 
 impl DeployArgs {
-    /// Prepares the deployment to the hosts of the hosts file, and runs a command with it.
+    /// Reads the hosts file, prepares a deployment to its hosts, and runs `command` with this
+    /// deployment.
     pub(super) fn run<T>(&self, command: impl FnOnce(&Run<'_>) -> T) -> Result<T> {
         let deployment = Deployment::read(&self.hosts)?;
         monitor_settings::check(&deployment)?;

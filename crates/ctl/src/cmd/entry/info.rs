@@ -136,8 +136,8 @@ pub(crate) fn run(args: InfoArgs) -> Result<()> {
             list.push(info);
             return Ok(());
         }
-        // All output formats except a JSON list print each file immediately after it was read, so
-        // these formats need no memory for all files.
+        // In formats other than JSON, CSV and XML, the command prints each file immediately after
+        // reading its details, so its memory does not grow with the number of files.
         let blank_line = if is_first { "" } else { "\n" };
         is_first = false;
         print(&info, |info| blank_line.to_owned() + &as_text(info, verbose))
@@ -145,7 +145,7 @@ pub(crate) fn run(args: InfoArgs) -> Result<()> {
     if is_list { print(&list, |_| String::new()) } else { Ok(()) }
 }
 
-/// Where the details come from: the mount of each path, or the cluster that the options name.
+/// The source of the details: the mount of each path, or the cluster that the options name.
 struct Source {
     query: ClusterArgs,
     /// The device number of a mount, and the cluster map that was read from this mount. Paths of

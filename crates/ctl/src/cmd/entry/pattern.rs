@@ -90,7 +90,8 @@ pub(super) fn text(asked: &PatternArgs) -> Result<String> {
     Ok(words.join(","))
 }
 
-/// Checks the text of a pattern as far as this is possible without the cluster map.
+/// Checks the text of a pattern without the cluster map, so the existence of groups and targets is
+/// not checked.
 ///
 /// # Errors
 /// `InvalidArgument`. The error names the wrong word of the text.

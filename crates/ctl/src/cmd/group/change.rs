@@ -105,7 +105,7 @@ fn change(args: MemberArgs, change: MemberChange) -> Result<(ChangedGroup, bool)
 
 /// Refuses to drop the only other serving member of a group whose primary does not answer
 /// management. If the host of the primary has lost power, only this member has the last
-/// acknowledged changes, and it takes over by itself.
+/// acknowledged changes, and this member takes over without a command.
 ///
 /// # Errors
 /// `NotPermitted` if the drop may lose changes.

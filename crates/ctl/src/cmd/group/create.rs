@@ -128,7 +128,7 @@ fn notes(map: &ClusterMap, members: &[&Target], group: u32) -> Vec<String> {
 }
 
 /// Returns an error if two of the targets are on the same node or in the same failure domain,
-/// because one failure would lose both.
+/// because one failure would lose both targets.
 pub(crate) fn check_domains(map: &ClusterMap, targets: &[&Target]) -> Result<()> {
     for (index, target) in targets.iter().enumerate() {
         for other in &targets[index + 1..] {

@@ -47,7 +47,7 @@ struct GroupStatus {
     safe: Option<u64>,
     /// Whether the primary may reply to clients.
     may_answer: Option<bool>,
-    /// Total size of the log records that the primary retains for members that still lack them.
+    /// Total size of the log records that the primary retains for members that lack these records.
     kept_bytes: Option<u64>,
     /// The reason why the status of the group is not known: the error of the request to the
     /// primary.

@@ -3,9 +3,9 @@
 //! answer, the command uses the newest cluster map that this host has.
 //!
 //! The module [`super::services`] connects to services, [`super::without_management`] makes the
-//! check while management does not answer, [`super::waits`] has the waiting requests,
-//! [`super::from_monitor`] has the findings of the monitor, [`super::report`] has the output, and
-//! [`super::watch`] has the loop of `--watch`.
+//! check while management does not answer, and [`super::waits`] lists the waiting requests.
+//! [`super::from_monitor`] requests the findings of the monitor, [`super::report`] formats the
+//! output, and [`super::watch`] runs the loop of `--watch`.
 
 use super::balances::Balances;
 use super::from_monitor;
@@ -75,7 +75,8 @@ pub(crate) struct CheckArgs {
 /// Time for which the latencies of targets are measured and then compared.
 const SPAN: Duration = Duration::from_secs(2);
 
-/// Time without a reply of management after which the command reports that it waits.
+/// Time without a reply of management after which the command prints that it still waits for
+/// management.
 const QUIET: Duration = Duration::from_secs(2);
 
 /// Maximum age of an eviction that a note of the report mentions.
@@ -231,8 +232,8 @@ fn report(
     now: &Fetched,
 ) -> Report {
     let mut problems = problems_of(&nodes, &waits, lags, &now.map);
-    // The following findings do not make the cluster unhealthy. Scripts wait for a healthy cluster,
-    // and load must not make them wait for ever.
+    // The following findings do not make the cluster unhealthy. Scripts wait until the cluster is
+    // healthy, and high load must not make a script wait for ever.
     let healthy = problems.is_empty();
     let mut found = causes(evidence, &now.map, &Thresholds::default());
     found.extend(clock_findings(evidence, &now.map));
@@ -242,7 +243,8 @@ fn report(
     Report { healthy, nodes, problems, notes, waits, balance, unchecked: None }
 }
 
-/// Returns a finding as a problem. The monitor names its findings by the same key.
+/// Returns a finding as a problem. The key of the problem equals the key that the monitor uses for
+/// this finding.
 fn problem_of(cause: Cause) -> Problem {
     Problem {
         key: format!("{} {}", cause.rule, cause.object),

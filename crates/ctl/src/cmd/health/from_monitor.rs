@@ -1,7 +1,8 @@
-//! The findings of the monitor, for `skep health check`. The command takes from the monitor the
-//! findings of rules that need the load of a minute, and the times at which findings began.
+//! The findings of the monitor, for `skep health check`. The monitor returns the findings of rules
+//! that need the load of a minute, and the times at which findings began.
 //!
-//! The module [`super::check`] has the findings that its own short measurement supports.
+//! The module [`super::check`] computes the findings for which a measurement of two seconds is
+//! enough.
 
 use super::problem::{Problem, Since};
 use crate::access::Access;

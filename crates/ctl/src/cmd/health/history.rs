@@ -54,7 +54,7 @@ impl OutageHistory {
         Ok(Self { file: file.to_owned(), lines })
     }
 
-    /// Adds changes to the history, and replaces the file. Leaves the file as it is if `changes` is
+    /// Adds changes to the history, and replaces the file. Does not write the file if `changes` is
     /// empty.
     ///
     /// # Errors

@@ -19,7 +19,7 @@ pub(super) struct LastMap {
     /// The map. Its reachability is replaced: all nodes are offline and all targets are online, so
     /// that only a failed connection to a service causes a problem.
     pub(super) map: ClusterMap,
-    /// The origin of the map, if it may be older than a mount's map.
+    /// A note with the origin of the map, if the map may be older than the map of a mount.
     pub(super) note: Option<Problem>,
 }
 

@@ -1,5 +1,5 @@
-//! A problem of a cluster. `skep health check` prints it once, and `--watch` prints its start and
-//! its end.
+//! A problem of a cluster. `skep health check` prints a problem once, and `--watch` prints the
+//! start and the end of a problem.
 
 use crate::output::{span, utc};
 use serde::{Serialize, Serializer};

@@ -1,5 +1,5 @@
-//! The services of a cluster for `skep health check`. Connects to each service. If this fails,
-//! names the cause and its remedy.
+//! The services of a cluster for `skep health check`. The check connects to each service. If a
+//! connection fails, the report names the cause and its remedy.
 //!
 //! This module distinguishes a host that does not answer, a service that does not run, a service
 //! that lacks the newest token, and a service that does not reach management. The module
@@ -38,14 +38,14 @@ pub(super) struct NodeReport {
     pub(super) error: Option<String>,
     #[serde(skip)]
     code: Option<ErrorCode>,
-    /// Whether all targets of the service are marked as lost, so that it need not run.
+    /// Whether all targets of the service are marked as lost, so that the service need not run.
     #[serde(skip)]
     pub(super) is_needless: bool,
 }
 
 impl NodeReport {
-    /// Whether the service does not answer this host. A service that refuses the token of this
-    /// command or the target of the connection answers, and may serve its files.
+    /// Whether the service does not answer this host. A service that refuses the token or the
+    /// target of the connection does answer, and may serve its files.
     pub(super) fn is_silent(&self) -> bool {
         let refusals = [ErrorCode::AuthenticationFailed, ErrorCode::StaleMap];
         !self.reachable && self.code.is_none_or(|code| !refusals.contains(&code))
@@ -139,7 +139,8 @@ pub(super) fn isolation(
     let others: Vec<_> = known.filter(|(_, node)| !is_own(node, &is_own_address)).collect();
     let hosts: BTreeSet<_> =
         others.iter().filter_map(|(_, node)| host_of(node.addresses.first()?)).collect();
-    // If only one other host does not answer, this host itself may have failed.
+    // If servers on only one other host do not answer, that host may have failed, and not this
+    // host's network.
     let is_isolated = hosts.len() > 1 && others.iter().all(|(it, _)| it.is_of_silent_host());
     is_isolated.then_some(Isolation::OwnServersOnly)
 }
@@ -158,8 +159,8 @@ fn host_of(address: &str) -> Option<IpAddr> {
 /// Connects to each target of a node, since each target may have its own thread. Connects to the
 /// node itself if no target is left to connect to.
 async fn visit(access: &Access, map: &ClusterMap, node: &Node) -> NodeReport {
-    // Leaves out targets that the node has reported as down, because they are separate problems,
-    // and targets without a group, which need not serve.
+    // Skips targets that the node has reported as down, because these targets are separate
+    // problems. Also skips targets without a group, because these targets serve no files.
     let mut targets: Vec<TargetId> = kept_targets(map, node)
         .filter(|target| target.health.condition != Condition::Down)
         .filter(|target| map.group_of(target.id).is_some())

@@ -43,7 +43,8 @@ impl OutageTimes {
         }
     }
 
-    /// Returns the duration of an object's outage in milliseconds, and whether it may be longer.
+    /// Returns the duration of an object's outage in milliseconds, and whether the outage may have
+    /// lasted longer.
     fn outage(&self, object: Object) -> Option<(u64, bool)> {
         let of_node = |id: NodeId| {
             let found = self.list.nodes.iter().find(|it| it.node == id);

@@ -1,8 +1,8 @@
 //! The requests that wait, for `skep health check`: the reports of the nodes and the problems that
 //! follow from them.
 //!
-//! Requests for a target whose service does not accept connections are no problem of their own:
-//! [`explained`] adds them to the problem of the service.
+//! Requests for a target whose service does not accept connections are not a separate problem:
+//! [`explained`] adds a clause about these requests to the problem of the service.
 
 use super::problem::{Problem, Since};
 use crate::output::span;
@@ -70,8 +70,8 @@ pub(super) fn problems(
     shown.map(|wait| wait_problem(wait, waits, unserved, map)).collect()
 }
 
-/// Returns the clause about the requests that wait for the targets of a node. Empty if no request
-/// waits for them.
+/// Returns the clause about the requests that wait for the targets of a node. Returns an empty text
+/// if no request waits for these targets.
 pub(super) fn explained(waits: &[WaitReport], node: NodeId, map: &ClusterMap) -> String {
     let is_of = |target: TargetId| map.target(target).is_some_and(|it| it.node == node);
     let of_node: Vec<_> = waits.iter().filter(|it| it.target().is_some_and(is_of)).collect();

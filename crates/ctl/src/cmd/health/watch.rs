@@ -1,7 +1,7 @@
 //! `skep health check --watch`: checks the cluster again and again, and prints each problem when it
 //! begins and when it ends. The output is a history of the outages since the command was started.
 //!
-//! The module [`super::check`] has the checks, and [`super::history`] writes the file of the
+//! The module [`super::check`] makes the checks, and [`super::history`] writes the file of the
 //! history.
 
 use super::check::{CheckArgs, Checked, problems};
@@ -31,7 +31,8 @@ struct Change {
     what: String,
     remedy: String,
     /// Time in UTC at which the problem began, according to management. `None` means that this time
-    /// is unknown. The problem then began at some time before the check that found it.
+    /// is unknown. A problem with an unknown time began at some time before the check that found
+    /// the problem.
     since: Option<Since>,
     /// Whether the problem may have begun earlier than `since`, because `since` is the time at
     /// which the leader of management began to lead.
@@ -280,7 +281,7 @@ mod tests {
         let silent = |problems| Ok(Checked { problems, judged: Some(judged.clone().into()) });
         let lines = at(&mut outages, 5, silent(vec![leader(), one]));
         assert_eq!(lines, ["begins no leader"]);
-        // One service is back, and another one is down. The check cannot detect whether the target
+        // Service 1 runs again, and service 2 is down. The check cannot detect whether the target
         // is back.
         let lines = at(&mut outages, 10, silent(vec![leader(), other.clone()]));
         assert_eq!(lines, ["ends service 1 10000", "begins service 2"]);

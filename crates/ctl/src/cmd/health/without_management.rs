@@ -105,8 +105,8 @@ fn observed(mut map: ClusterMap, nodes: &[NodeReport]) -> ClusterMap {
     map
 }
 
-/// Returns the effect of the outage of management on programs, as a clause. Files do not need
-/// management, but they need their metadata and storage services.
+/// Returns the effect of the outage of management on programs, as a clause. I/O on files does not
+/// need management, but needs the metadata and storage services of the files.
 fn effect_on_files(nodes: &[NodeReport]) -> &'static str {
     let others = || {
         let others = nodes.iter().filter(|it| it.kind != kind_word(NodeKind::Management));
@@ -123,8 +123,8 @@ fn effect_on_files(nodes: &[NodeReport]) -> &'static str {
 }
 
 /// Returns the keys of the problems whose end a check without management can detect. The check
-/// reports all management nodes in one problem, so the keys of single management nodes are not
-/// among them.
+/// reports all management nodes in one problem, so the returned keys do not contain the keys of
+/// single management nodes.
 fn judged(nodes: &[NodeReport]) -> BTreeSet<String> {
     let others = nodes.iter().filter(|it| it.kind != kind_word(NodeKind::Management));
     others.map(|it| services::unreachable_key(it.id)).chain([CUT_OFF.to_owned()]).collect()
@@ -327,8 +327,8 @@ mod tests {
             found[1..].iter().all(|it| it.1 == "see the remedy of the first problem in this list"),
             "{found:?}"
         );
-        // The service on this host does not run, which the network does not explain. So the output
-        // still has the remedy for this service.
+        // A failure of the network does not explain why the service on this host does not run. So
+        // the output still has the remedy for this service.
         let found = of([SILENT, SILENT, SILENT, REFUSED], "10.0.0.3");
         let last = found.last().unwrap();
         assert!(last.1.contains("start the service there"), "{found:?}");

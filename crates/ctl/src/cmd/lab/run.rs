@@ -43,7 +43,7 @@ pub(crate) struct RunArgs {
 /// Exit code if the command failed on at least one host.
 const FAILED: u8 = 1;
 /// Maximum number of bytes of one host's output in the JSON report. A command with more output
-/// should write it to a file.
+/// should write its output to a file.
 const MAX_KEPT_BYTES: usize = 1 << 20;
 
 /// The JSON output: the result of a run.

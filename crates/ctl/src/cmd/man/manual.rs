@@ -16,7 +16,7 @@ const MOUNT: &str = "skep mount";
 /// The title of the manual, at the top of each page.
 const MANUAL: &str = "Skep Manual";
 
-/// Returns all manual pages. Each has its path below the manual directory, such as
+/// Returns all manual pages. Each page is a pair of its path below the manual directory, such as
 /// `man1/skep-up.1`, and its text.
 pub(super) fn pages(command: Command) -> Vec<(String, String)> {
     let mut command = command.disable_help_subcommand(true);

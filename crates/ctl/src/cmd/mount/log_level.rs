@@ -14,10 +14,10 @@ const LEVELS: [&str; 5] = ["error", "warn", "info", "debug", "trace"];
 pub(super) fn follow_signals() -> Result<()> {
     const NUMBERS: [i32; 2] = [libc::SIGUSR1, libc::SIGUSR2];
     // Blocks the two signals in this thread and in all threads that this thread starts after this
-    // call. So only the new thread below receives the signals, by waiting for them.
+    // call. So only the new thread below receives the two signals.
     drop(skep_env::Signals::take(&NUMBERS)?);
     // The new thread also blocks the signals that end the mount. Without the block, the default
-    // action of these signals in the new thread would kill the process before it unmounts.
+    // action of these signals in the new thread would kill the process before the unmount.
     let ending = skep_env::Signals::not_ignored(&[libc::SIGTERM, libc::SIGINT]);
     drop(skep_env::Signals::take(&ending)?);
     skep_env::spawn_thread("skep-log-level".into(), None, move || {

@@ -73,8 +73,8 @@ pub(super) fn open(
 }
 
 /// Returns the name of the log file: the mount point with dashes instead of slashes. If the mount
-/// point is too long, the name contains its end and a hash of the whole mount point. The end is
-/// used because mount points differ more at their ends than at their beginnings.
+/// point is too long, the name contains its end and a hash of the whole mount point. The name
+/// contains the end because mount points differ more at their ends than at their beginnings.
 fn file_name(mount_point: &Path) -> String {
     let mut name = mount_point.display().to_string().replace('/', "-");
     if name.len() > LONGEST_LOG_NAME {

@@ -51,8 +51,8 @@ pub(crate) struct Options {
 }
 
 impl Options {
-    /// Returns a list of options from which [`read`] parses the same value. The list leaves out the
-    /// options that `skep mount` also has as arguments.
+    /// Returns a list of options from which [`read`] parses the same value. The list does not
+    /// contain the options that `skep mount` also has as arguments.
     pub(crate) fn words(self) -> String {
         let timeout = self.attribute_timeout;
         let timeout = timeout.map(|it| format!(",attribute_timeout={}", it.as_secs_f64()));

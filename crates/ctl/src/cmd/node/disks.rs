@@ -84,8 +84,8 @@ async fn hosts(access: &Access) -> Result<HashMap<NodeId, String>> {
     Ok(hosts.into_iter().map(|it| (it.node, it.host)).collect())
 }
 
-/// Returns the name of the host of a service, or the host in its address, or else the name of the
-/// service.
+/// Returns the name of the host of a service. Without this name, returns the host in the address of
+/// the service, and without an address, the name of the service.
 fn host_name(hosts: &HashMap<NodeId, String>, map: &ClusterMap, id: NodeId) -> String {
     if let Some(host) = hosts.get(&id).filter(|host| !host.is_empty()) {
         return host.clone();
@@ -108,7 +108,7 @@ fn is_selected(load: &DiskLoad, filter: Option<&str>) -> bool {
 /// The load of one interval, in the form of the output.
 struct Report {
     loads: Vec<DiskLoad>,
-    /// Whether there are no disks, regardless of the filter.
+    /// Whether no service has reported a disk, regardless of the filter.
     is_empty: bool,
     unreachable: Vec<String>,
 }
@@ -127,7 +127,7 @@ impl Report {
         check_reached(&self.unreachable, self.is_empty)
     }
 
-    /// Prints the report as one in a series. On a terminal, the report replaces the previous
+    /// Prints the report as one report of a series. On a terminal, the report replaces the previous
     /// report.
     fn print_next(&self) -> Result<()> {
         let text = || as_text(&self.loads, &self.unreachable);

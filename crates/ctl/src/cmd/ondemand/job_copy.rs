@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 
 /// Time between two calls of `check` during a copy.
 const INTERVAL: Duration = Duration::from_secs(10);
-/// Time without progress after which a copy has failed. A file server takes less time than this to
-/// restart.
+/// Time without progress after which a copy has failed. The restart of a file server takes less
+/// time.
 pub(super) const STALL: Duration = Duration::from_secs(600);
 /// Maximum number of progress reports that wait for this module. The copy drops further reports.
 const MOST_REPORTS: usize = 16;
@@ -39,8 +39,8 @@ pub(super) struct JobCopy<'a> {
 }
 
 impl JobCopy<'_> {
-    /// Copies, and compares all bytes. Calls `check` every 10 s. Ends when the copy ends, when it
-    /// makes no progress, or when `check` fails.
+    /// Copies, and compares all bytes. Calls `check` every 10 s. Returns when the copy ends, when
+    /// the copy makes no progress for [`STALL`], or when `check` fails.
     pub(super) fn run(
         &self,
         check: &mut dyn FnMut(&Progress) -> Result<()>,

@@ -135,8 +135,8 @@ pub(super) fn save(system: &mut OnDemand, reach: &Reach) -> Result<()> {
 
 fn copy_all(system: &OnDemand, state: &HostState, job: &Job) -> Result<()> {
     let record = Record::at(&system.mount);
-    // When the state is `Saved`, other nodes remove their parts. If this epilog is killed after
-    // that and runs again, another copy would wait for these parts.
+    // When the state is `Saved`, other nodes remove their parts. If this epilog is killed after the
+    // state is `Saved`, and runs again, another copy would wait for the removed parts.
     if !matches!(record.read(), Ok(Some(Results::NeverBegun | Results::Saved))) {
         copy_outputs(system, state, job, &record)?;
     }
@@ -168,7 +168,7 @@ fn copy_outputs(system: &OnDemand, state: &HostState, job: &Job, record: &Record
     for it in state.stage_out.iter().filter_map(|it| StageOut::parse(it)) {
         copy(system, state, job, record, &it).map_err(|error| fail(&it.source, &error))?;
     }
-    // If this fails, the other nodes keep their parts.
+    // If the write of the state fails, the other nodes keep their parts.
     record.write(&Results::Saved).map_err(|error| {
         error.within(format!(
             "the results of {} are staged out, but the other nodes of the job may not have \

@@ -1,8 +1,9 @@
 //! The record that all nodes of a Slurm job share, with the state of the results of the job.
 //!
-//! The record consists of extended attributes of the top directory of the job's file system. Their
-//! names begin with `trusted.`, so the kernel lets only root read and change them. A new file
-//! system has none, so a job that Slurm starts again never finds the record of its earlier run.
+//! The record consists of extended attributes of the top directory of the job's file system. The
+//! names of these attributes begin with `trusted.`, so only root can read and change the
+//! attributes. A new file system has no record, so a job that Slurm starts again never reads the
+//! record of its earlier run.
 //!
 //! This module defines the names and texts of the attributes. `job_output` defines the order of the
 //! steps.
@@ -59,7 +60,7 @@ impl Results {
     }
 
     /// Returns the state that a text describes. An unknown text counts as pending, so that no node
-    /// removes its part because of it.
+    /// removes its part because of an unknown text.
     fn of_text(text: &str) -> Self {
         let (word, rest) = text.split_once(' ').unwrap_or((text, ""));
         match word {
@@ -102,7 +103,7 @@ impl Record {
         self.access(move |top| set(top, RESULTS, &value))
     }
 
-    /// Returns the state of the results. `None` if no node has written it.
+    /// Returns the state of the results. `None` if no node has written a state.
     ///
     /// # Errors
     /// `Io` if the file system does not reply, or if it is not mounted.
@@ -121,7 +122,7 @@ impl Record {
         Ok(value.map(|it| Results::of_text(&String::from_utf8_lossy(&it))))
     }
 
-    /// Notes that a node will read the final state before it removes its part.
+    /// Records that a node will read the final state before the node removes its part.
     ///
     /// # Errors
     /// The errors of [`Self::write`].
@@ -129,7 +130,7 @@ impl Record {
         self.set_reader(host, b"")
     }
 
-    /// Notes that the epilog of a node has begun to wait for the final state.
+    /// Records that the epilog of a node has begun to wait for the final state.
     ///
     /// # Errors
     /// The errors of [`Self::write`].
@@ -142,7 +143,7 @@ impl Record {
         self.access(move |top| set(top, &name, value))
     }
 
-    /// Notes that a node has read the final state.
+    /// Records that a node has read the final state.
     ///
     /// # Errors
     /// The errors of [`Self::write`].

@@ -1,5 +1,5 @@
-//! The report of a file system on demand: the data and the requests that it has served since its
-//! start, and its cost.
+//! The report of a file system on demand: the data and the requests that the file system has served
+//! since its start, and its cost.
 //!
 //! The services count in memory. A script on the first host asks all services for their counts, so
 //! the command must make the report before the removal. If a service does not reply, its counts are

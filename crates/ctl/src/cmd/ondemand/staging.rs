@@ -1,6 +1,6 @@
-//! Copies files into a file system on demand after its start, and out of it before its removal.
-//! This module owns the options for these copies, and the error messages. All hosts of the file
-//! system take part in each copy, as root.
+//! Copies files into a file system on demand after its start, and out of the file system before its
+//! removal. This module defines the options and the error messages of these copies. All hosts of
+//! the file system take part in each copy, as root.
 //!
 //! # Invariant
 //! - If the user has requested a copy, `stop` removes the data only after this copy has succeeded,
@@ -187,8 +187,9 @@ pub(super) fn lost_servers(states: &[HostState]) -> Option<String> {
     ))
 }
 
-/// Returns one line for each host that has data of other file systems from before its last boot
-/// which were not copied out. Each line begins with a newline. Empty if there is no such host.
+/// Returns one line for each host that still has data of other file systems, which were not copied
+/// out before the last boot of the host. Each line begins with a newline. Empty if no host has such
+/// data.
 pub(super) fn kept_data(states: &[HostState]) -> String {
     let line = |it: &HostState| {
         format!(

@@ -83,7 +83,7 @@ pub(crate) fn run(args: &StartArgs) -> Result<()> {
             return Err(error);
         }
         // The hosts that failed have removed their parts themselves. `Stop` removes the parts on
-        // the other hosts. It removes no parts of other runs.
+        // the other hosts. `Stop` with this `run` removes no parts of other runs.
         let removed = system.run(Command::Stop, Some(&run), &reach)?;
         return Err(match failure("remove the parts of", &removed) {
             Some(second) => error.within(second.context()),

@@ -99,15 +99,16 @@ pub(crate) fn run(args: &StatusArgs) -> Result<ExitCode> {
     Ok(if is_complete { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Returns the state of the copies that lines of the job's script ask for. `None` if there is no
-/// such copy, or if the file system is not mounted here.
+/// Returns the state of the copies that lines of the job's script ask for. `None` if the script
+/// asks for no copy, or if the file system is not mounted here.
 fn copies_of_job(system: &OnDemand, outcome: &OnDemandOutcome) -> Option<Copies> {
     if !outcome.hosts.iter().any(|it| it.is_mounted) {
         return None;
     }
     match Record::at(&system.mount).read() {
         Ok(results) => results.as_ref().map(Copies::of),
-        // Only a job with copies has a record, so the error matters to no other job.
+        // Only a job with copies has a record, so the error has no meaning for a job without
+        // copies.
         Err(_) if outcome.hosts.iter().all(|it| it.stage_out.is_empty()) => None,
         Err(error) => Some(Copies {
             state: CopyState::Unknown,

@@ -107,8 +107,8 @@ fn save(system: &mut OnDemand, args: &StopArgs, reach: &Reach) -> Result<()> {
     }
     let stores = staging::stores(&args.store, &[], &copies)?;
     if !new.is_empty() {
-        // Records the new copies on the hosts before they run. If such a copy is interrupted, a
-        // later `stop` must not remove the data either.
+        // Records the new copies on the hosts before the first copy begins. If such a copy is
+        // interrupted, a later `stop` must not remove the data either.
         system.stage_out = new;
         system.check()?;
         let noted = system.run(Command::Keep, None, reach)?;

@@ -1,4 +1,4 @@
-//! `skep stats --history`: shows the load of a past span of time. The monitor has stored it.
+//! `skep stats --history`: shows the load of a past span of time, which the monitor has stored.
 
 use crate::access::Access;
 use crate::monitor_address::{MonitorAddress, not_a_monitor};

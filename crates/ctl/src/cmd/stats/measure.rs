@@ -1,6 +1,6 @@
-//! Measures the load of a cluster for other commands. For `skep why` and `skep health check` it
-//! returns the evidence from which causes of slowness are found. For `skep advise`, it returns the
-//! load.
+//! Measures the load of a cluster for other commands. For `skep why` and `skep health check`, this
+//! module returns the evidence from which the rules find causes of slowness. For `skep advise`,
+//! this module returns the load.
 //!
 //! The rules that find causes are in `skep_stats::why`.
 

@@ -61,8 +61,8 @@ const EXAMPLES: &[Example] = &[
     ("show only the clients of one host", "skep stats --by client --filter node17"),
 ];
 
-/// Shortest interval between two requests. A shorter one would be distorted by the few milliseconds
-/// that the replies take.
+/// Shortest interval between two requests. The replies take a few milliseconds, which would distort
+/// the load of a shorter interval.
 const SHORTEST_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The kind of objects for which the load is shown, with one line for each object.
@@ -265,7 +265,7 @@ struct Report {
     moment: Moment,
     /// Whether there is no load at all, regardless of the filter.
     is_empty: bool,
-    /// A sentence about the filter if it matches no object.
+    /// A sentence about the filter, if the filter matches no object.
     unmatched: Option<String>,
 }
 
@@ -330,7 +330,8 @@ impl Report {
         check_reached(&self.unreachable, self.is_empty)
     }
 
-    /// Prints the report as one in a series. On a terminal, it replaces the previous report.
+    /// Prints the report as one report of a series. On a terminal, the report replaces the previous
+    /// report.
     fn print_next(&self) -> Result<()> {
         match format() {
             OutputFormat::Table if is_on_screen() => {

@@ -1,5 +1,5 @@
 //! `skep stats --mount`, and `skep stats` of a user without the cluster's token. Shows the load
-//! that this user's programs cause through one mount, as the mount has counted it.
+//! that this user's programs cause through one mount. The mount counts this load.
 //!
 //! Unlike the statistics of services, these statistics include only the requests of one mount, and
 //! the times include the network. The mount itself counts the requests, in `skep_fuse`.
@@ -72,7 +72,7 @@ pub(super) async fn follow(path: &Path, by: Division, span: &SpanArgs) -> Result
     Ok(())
 }
 
-/// Returns the cluster map, as the mount at `place` has it.
+/// Returns the cluster map of the mount at `place`.
 ///
 /// # Errors
 /// - `Unsupported` if the mount is of an older version.
@@ -81,8 +81,8 @@ pub(super) fn map(place: &Path) -> Result<ClusterMap> {
     through_mount::cluster_map(place)?.ok_or_else(|| no_load(place))
 }
 
-/// Asks the mount at `place` for the load that it has counted. The mount counts for `interval` and
-/// a moment more, until the next request.
+/// Asks the mount at `place` for the counted load. The mount continues to count for `interval` plus
+/// [`MARGIN_SECONDS`].
 ///
 /// # Errors
 /// The errors of [`map`].
@@ -143,9 +143,9 @@ pub(super) fn rows(
     map: &ClusterMap,
     place: &Path,
 ) -> Vec<Row> {
-    // The mount may have counted before this command started, because other programs ask it too. So
-    // the load is the growth since `before`. If the incarnation differs, the mount has restarted
-    // its counts since `before`, so the counts in `now` cover an unknown time.
+    // The mount may have counted before this command started, because other programs also ask the
+    // mount. So the load is the growth since `before`. If the incarnation differs, the mount has
+    // restarted its counts since `before`, so the counts in `now` cover an unknown time.
     let is_same = before.incarnation == now.incarnation;
     let earlier: BTreeMap<u32, &UserLoadRow> = match is_same {
         true => before.rows.iter().map(|row| (row.id, row)).collect(),

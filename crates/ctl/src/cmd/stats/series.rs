@@ -1,8 +1,8 @@
 //! A series of reports: one report after each interval until the command is interrupted, or only
 //! one report.
 //!
-//! A series continues while the cluster does not answer, because its reader wants to see the load
-//! before and after an outage. It ends if its output has no reader any more.
+//! A series continues while the cluster does not answer, because a reader needs the load before and
+//! after an outage. A series ends if its output has no reader any more.
 
 use crate::access::is_silence;
 use crate::failure::{describe, without_errno};
@@ -17,13 +17,15 @@ pub(crate) struct Series {
     interval: Duration,
     /// Whether the series ends with its first report.
     is_once: bool,
-    /// The problems of the last report. A warning about each of them has been printed.
+    /// The problems of the last report. The series has already printed a warning about each of
+    /// these problems.
     problems: Vec<String>,
 }
 
 impl Series {
-    /// Begins a series. If the output is not a terminal, prints that the command runs until it is
-    /// interrupted. Otherwise a script that calls the command would hang without an explanation.
+    /// Begins a series. If the output is not a terminal, prints that the command runs until a
+    /// signal interrupts it. Without this line, a script that calls the command would hang without
+    /// an explanation.
     pub(crate) fn begin(interval: Duration, is_once: bool) -> Self {
         if !is_once && !std::io::stdout().is_terminal() {
             warn(&format!(

@@ -220,7 +220,7 @@ fn sum_cells(sum: &Row, is_total: bool) -> Vec<String> {
     ]
 }
 
-/// Returns the name of the object for people: its name, or its id if it has none.
+/// Returns the name of the object for people: its name, or its id if the object has no name.
 pub(super) fn full_name(line: &Line, by: Division) -> String {
     let id = &line.id;
     match by {

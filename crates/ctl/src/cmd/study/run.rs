@@ -129,7 +129,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<()> {
         return show_planned(args, &plan);
     }
     stop_on_signals()?;
-    // Checks the directory for the results before it starts anything.
+    // Checks the directory for the results before the start of a lab or a run.
     let begun = match args.is_resumed {
         true => Some(Journal::resume(&directory, &plan)?),
         false if directory.join(FILE).exists() => return Err(is_taken(&directory)),

@@ -97,9 +97,9 @@ async fn uses_of(access: &Access, map: &ClusterMap, target: TargetId) -> Result<
     }
 }
 
-/// Waits until all metadata targets have a map in which the target is lost, so that they place no
-/// more files on the lost target. Also waits for transactions, but returns after a time limit even
-/// if some transactions are still in progress. Then lists the uses of the target.
+/// Waits until all metadata targets have a map in which the target is lost, so that no metadata
+/// target places more files on the lost target. Also waits for transactions, but returns after a
+/// time limit even if some transactions are still in progress. Then lists the uses of the target.
 ///
 /// # Errors
 /// `TimedOut` if a metadata target does not get the map, because the list would lack the files that

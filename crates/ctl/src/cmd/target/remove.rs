@@ -175,7 +175,7 @@ async fn remove(
 /// Refuses to remove a target that still accepts new files. The error contains the number of files
 /// on the target. The administrator must move these files before the removal.
 async fn refuse_open(access: &Access, map: &ClusterMap, target: &Target) -> Result<()> {
-    // If the target has a fault, the map shows the fault instead of whether the target is open.
+    // If the target has a fault, the map contains the fault and not whether the target is open.
     // Management checks whether the target is open when it executes the removal.
     if target.health.condition != Condition::Serving {
         return Ok(());
@@ -194,8 +194,8 @@ async fn refuse_open(access: &Access, map: &ClusterMap, target: &Target) -> Resu
 
 /// Checks twice that nothing uses the group of a target. During both checks, every metadata target
 /// has a map in which the target is closed, so no metadata target places new files on it. The
-/// second check finds each file that a metadata target placed on the target before it got this map,
-/// unless the file is in a prepared transaction.
+/// second check finds each file that a metadata target placed on the target before the metadata
+/// target received this map, unless the file is in a prepared transaction.
 async fn await_unused(access: &Access, map: &ClusterMap, target: &Target) -> Result<()> {
     let Some(group) = map.group_of(target.id).map(|group| group.id) else { return Ok(()) };
     let deadline = skep_env::now() + PATIENCE;
@@ -208,7 +208,7 @@ async fn await_unused(access: &Access, map: &ClusterMap, target: &Target) -> Res
             return Ok(());
         }
         // The services remove the chunk files of removed files and end the transactions without an
-        // action of the user, so the command waits for both.
+        // action of the user, so the command waits for these removals and transactions.
         if !uses.files.is_empty() || skep_env::now() > deadline {
             return Err(in_use(target, &uses));
         }

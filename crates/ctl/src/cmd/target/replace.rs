@@ -244,7 +244,8 @@ fn check_online(
 
 /// Waits for a reply of the primary of `group`. Without a reply, the former target must stay. The
 /// cluster map shows a failed primary as online for some seconds, and the former target may be the
-/// only other member. A drop would then leave the group without a member that runs.
+/// only other member. In this case, dropping the former target would leave the group without a
+/// running member.
 ///
 /// # Errors
 /// The error of the last attempt, when the primary has not replied within some seconds.

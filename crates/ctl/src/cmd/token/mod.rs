@@ -1,6 +1,6 @@
 //! Subcommands of `skep token`. The subcommands list and change the tokens in the directories of
-//! services on this host. Running services notice the change without a restart.
-//! `skep_service::tokens` owns the files and the rules.
+//! services on this host. Running services apply a change without a restart. `skep_service::tokens`
+//! reads and writes the files, and defines the rules.
 
 mod install;
 mod list;

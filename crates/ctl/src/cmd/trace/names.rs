@@ -1,10 +1,11 @@
 //! The names of the inodes whose operations `skep trace` shows: the path in the arguments and, for
 //! a directory, its entries.
 //!
-//! The records of operations that look up or create an entry contain its name and its inode, so the
-//! command shows all operations on a new file. For other entries, the command lists the directory
-//! again when a record of an operation on an unknown inode arrives. The command lists the directory
-//! at most once per [`LIST_EVERY`], because listing a large directory costs many requests.
+//! The records of operations that look up or create an entry contain the name and the inode of the
+//! entry, so the command shows all operations on a new file. For other entries, the command lists
+//! the directory again when a record of an operation on an unknown inode arrives. The command lists
+//! the directory at most once per [`LIST_EVERY`], because listing a large directory costs many
+//! requests.
 
 use super::Inode;
 use crate::in_time::LOOKUP_PATIENCE;
@@ -121,8 +122,8 @@ impl WatchedNames {
         self.names.get(&inode.raw()).cloned()
     }
 
-    /// Adds the entries of the directory to the watched inodes. Names of removed files stay,
-    /// because records of operations on them may still arrive.
+    /// Adds the entries of the directory to the watched inodes. The function keeps the names of
+    /// removed files, because records of operations on these files may still arrive.
     ///
     /// A separate thread lists the directory, because the servers of the directory may be absent.
     /// If the thread does not end in time, a later call adds the entries.
@@ -179,8 +180,8 @@ mod tests {
         std::fs::write(&second, "x").unwrap();
         assert_eq!(names.name_of(inode_of(&second), at(6)), None, "the list is too new");
         assert_eq!(names.name_of(inode_of(&second), at(7)).as_deref(), Some("second"));
-        // If the watched path is a file, `WatchedNames` reads no directory, so it has no other
-        // name.
+        // If the watched path is a file, `WatchedNames` reads no directory, so the path has no
+        // other name.
         let mut one = WatchedNames::of(&file, inode_of(&file)).unwrap();
         assert_eq!(one.name_of(inode_of(&second), at(9)), None);
     }

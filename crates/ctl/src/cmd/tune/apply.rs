@@ -1,5 +1,5 @@
-//! `skep tune apply`: changes the kernel settings that deviate from the rules. Records their
-//! current values first.
+//! `skep tune apply`: changes the kernel settings that deviate from the rules. The command first
+//! records the current values.
 
 use super::args::{ScopeArgs, as_text, exit_code};
 use crate::help::{Example, examples};

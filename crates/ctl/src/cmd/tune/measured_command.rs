@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 /// Set by the first signal.
 static IS_INTERRUPTED: AtomicBool = AtomicBool::new(false);
-/// Id of the running command, which leads a process group. Zero means that none runs.
+/// Id of the running command, which leads a process group. Zero means that no command runs.
 static RUNNING: AtomicU32 = AtomicU32::new(0);
 
 /// Starts a thread that waits for signals and passes them on to the command. A second signal kills

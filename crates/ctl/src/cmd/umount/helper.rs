@@ -24,7 +24,7 @@ use std::process::{Command, ExitCode};
 struct Call {
     directory: PathBuf,
     is_lazy: bool,
-    /// Whether the helper leaves the unmount to umount(8): for `-f`, `-r` and `-N`.
+    /// Whether umount(8) must carry out the unmount instead of the helper: for `-f`, `-r` and `-N`.
     is_left_to_umount: bool,
     /// All options, in the form in which the helper passes them to umount(8).
     options: Vec<OsString>,

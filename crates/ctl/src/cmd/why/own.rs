@@ -107,7 +107,7 @@ pub(super) async fn explain(
 }
 
 /// Explains the operation with the trace id `trace`, if this operation was slow and the mount at
-/// `place` has recorded it for this user.
+/// `place` has a record of the operation for this user.
 ///
 /// # Errors
 /// - `NotFound` if the mount has no such record.

@@ -57,7 +57,7 @@ impl Column {
         all
     }
 
-    /// Returns the title, as the table of `--once` has it.
+    /// Returns the title of the column in the table of `--once`.
     pub(super) fn title(self, by: Division) -> &'static str {
         match self {
             Self::Name => show::title(by),
@@ -122,7 +122,8 @@ fn larger_first(one: &Line, other: &Line, figure: fn(&Line) -> f64) -> Ordering 
     figure(other).total_cmp(&figure(one))
 }
 
-/// The text of a table: the titles, one text for each line, and the sum. All have the same columns.
+/// The text of a table: the titles, one text for each line, and the sum. All these texts have the
+/// same columns.
 #[derive(Debug)]
 pub(super) struct TableText {
     pub(super) titles: String,
@@ -209,9 +210,9 @@ pub(super) fn shortened(text: &str, width: usize) -> String {
     if width > 0 { short + "~" } else { short }
 }
 
-/// Escapes control characters, and removes characters without a width, because terminals differ in
-/// how they combine such characters with others. So every terminal shows the result in the width
-/// that [`width_of`] returns.
+/// Escapes control characters, and removes characters without a width, because terminals combine
+/// such characters with other characters in different ways. So every terminal shows the result in
+/// the width that [`width_of`] returns.
 pub(super) fn plain(text: &str) -> String {
     escape_controls(text).chars().filter(|it| columns_of(*it) > 0).collect()
 }

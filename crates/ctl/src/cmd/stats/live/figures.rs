@@ -180,7 +180,7 @@ impl Reply {
     }
 }
 
-/// Lines of the view, with the level that they are about.
+/// Lines of the view, with the division and the scope of their level.
 type Computed = (Division, LoadScope, Option<Rc<[Line]>>);
 
 /// The replies between which the load is shown.
@@ -190,13 +190,13 @@ pub(super) struct Figures {
     shown: Option<(Rc<Reply>, Rc<Reply>)>,
     /// The reply at the start of the interval that has not ended yet.
     latest: Option<Rc<Reply>>,
-    /// The lines of the last call of [`Self::lines`], with the level that they are about. Each key
-    /// and each drawing of the screen needs these lines.
+    /// The lines of the last call of [`Self::lines`], with the division and the scope of their
+    /// level. Each key and each drawing of the screen needs these lines.
     computed: Option<Computed>,
 }
 
 impl Figures {
-    /// Adds a reply. It ends an interval and begins the next one.
+    /// Adds a reply, which ends an interval and begins the next interval.
     pub(super) fn add(&mut self, reply: Reply) {
         let reply = Rc::new(reply);
         if let Some(before) = self.latest.replace(Rc::clone(&reply)) {
@@ -205,8 +205,8 @@ impl Figures {
         }
     }
 
-    /// Makes the next reply begin an interval and end none, because this command has paused. The
-    /// statistics that are shown stay until this interval has ended.
+    /// Makes the next reply begin an interval without ending an earlier interval, because this
+    /// command has paused. The statistics that are shown stay until this interval has ended.
     pub(super) fn interrupt(&mut self) {
         self.latest = None;
     }

@@ -1,13 +1,13 @@
 //! Decodes the bytes that a terminal sends into keys.
 //!
-//! A terminal sends a character in UTF-8, and a special key as a sequence that begins with the
-//! byte of the Escape key. So the Escape key itself is known only when no sequence has followed for
-//! a moment. The decoder has no clock: its user calls [`KeyDecoder::end`] after that moment.
+//! A terminal sends a character in UTF-8, and a special key as a sequence that begins with the byte
+//! of the Escape key. So the decoder cannot detect the Escape key until a moment has passed without
+//! further bytes. The decoder has no clock: the caller calls [`KeyDecoder::end`] after this moment.
 
-/// Maximum length of a sequence in bytes. Terminals send much shorter sequences, so a longer one
-/// comes from another source, and is dropped.
+/// Maximum length of a sequence in bytes. Terminals send much shorter sequences, so the decoder
+/// drops a longer sequence.
 const MAX_SEQUENCE_BYTES: usize = 16;
-/// The byte of the Escape key. Sequences begin with it.
+/// The byte of the Escape key. Each sequence begins with this byte.
 const ESCAPE: u8 = 0x1b;
 
 /// A key of the keyboard, or a combination with Ctrl.
@@ -48,7 +48,7 @@ enum Step {
 /// Between two calls, the decoder holds at most [`MAX_SEQUENCE_BYTES`] bytes.
 #[derive(Debug, Default)]
 pub(super) struct KeyDecoder {
-    /// The start of a sequence or character whose other bytes have not come yet.
+    /// The start of a sequence or character whose other bytes have not arrived yet.
     pending: Vec<u8>,
 }
 
@@ -131,8 +131,8 @@ fn sequence(bytes: &[u8]) -> Step {
                 None => Step::Incomplete,
             }
         }
-        // A key that is pressed with Alt also sends these bytes. The decoder returns it as the
-        // Escape key, followed by the other key.
+        // A key that is pressed with Alt also sends these bytes. The decoder returns the Escape
+        // key, followed by the other key.
         _ => Step::Decoded(Some(Key::Escape), 1),
     }
 }

@@ -1,10 +1,10 @@
 //! The live view of `skep stats` on a terminal: shows the load of each interval, and follows the
 //! keys of the user.
 //!
-//! This file owns the loop: it waits for keys, signals and replies, and changes the state by each.
-//! [`view`] is the state, [`mod@screen`] draws it, [`figures`] asks for the load, and [`terminal`]
-//! has the modes of the terminal. The loop ends with the key `q` or with a signal, and the terminal
-//! is restored before the process ends.
+//! This file contains the event loop, which waits for keys, signals and replies, and changes the
+//! state at each event. [`view`] is the state, [`mod@screen`] computes the lines of the screen,
+//! [`figures`] asks for the load, and [`terminal`] sets the modes of the terminal. The loop ends
+//! with the key `q` or with a signal, and the terminal is restored before the process ends.
 
 mod columns;
 mod figures;
@@ -34,8 +34,9 @@ use terminal::Terminal;
 pub(super) use terminal::is_available;
 use view::{Effect, Level, Order, Size, View};
 
-/// The signals that the loop receives. By default, the first four end a program, and the next two
-/// stop and continue it. The last signal reports a new size of the terminal.
+/// The signals that the loop receives. By default, the first four signals end a program, and the
+/// next two signals stop and continue a program. The last signal reports a new size of the
+/// terminal.
 const SIGNALS: [i32; 7] = [
     libc::SIGINT,
     libc::SIGTERM,
@@ -183,7 +184,8 @@ struct Live {
     question: Option<Question>,
     /// The error of the last request.
     problem: Option<String>,
-    /// Whether the process has been stopped by Ctrl-Z. The shell uses the terminal then.
+    /// Whether Ctrl-Z has stopped the process. While the process is stopped, the shell uses the
+    /// terminal.
     is_stopped: bool,
     has_titles: bool,
 }
@@ -251,7 +253,7 @@ impl Live {
         } else if self.source.is_own()
             && own::division_name(by) != own::division_name(self.view.by())
         {
-            // A mount counts for one division at a time, and the user has chosen another one.
+            // A mount counts for one division at a time, and the user has chosen another division.
             self.figures.interrupt();
             self.question = Some(self.ask_after(Duration::ZERO));
         }
@@ -288,7 +290,8 @@ impl Live {
                 stop_process()?;
             }
             libc::SIGCONT if !terminal::is_in_foreground() => {
-                // The user has continued the command in the background, where it shows nothing.
+                // The user has continued the command in the background. There, the command draws
+                // nothing.
                 self.is_stopped = true;
                 stop_process()?;
             }

@@ -228,8 +228,8 @@ fn problems(content: &Content<'_>) -> Vec<String> {
     lines
 }
 
-/// Returns the line with the filter that the user types. If the text is longer than the line, its
-/// end is shown, where the user types.
+/// Returns the line with the filter that the user types. If the text is longer than the line, the
+/// line shows the end of the text, where the user types.
 fn prompt(typed: &str, width: usize) -> String {
     let prompt = "filter: ";
     let typed = plain(typed) + "_";
@@ -245,8 +245,8 @@ fn prompt(typed: &str, width: usize) -> String {
     format!("{prompt}{shown}")
 }
 
-/// Returns the bytes that draw the lines on a terminal. Each line overwrites the line that was at
-/// its place, so the screen does not flicker.
+/// Returns the bytes that draw the lines on a terminal. Each line overwrites the previous line at
+/// the same position, so the screen does not flicker.
 pub(super) fn frame(lines: &[ScreenLine]) -> String {
     let mut frame = String::from("\x1b[H");
     for (index, line) in lines.iter().enumerate() {

@@ -1,10 +1,11 @@
 //! The terminal of the live view: its modes, its keys and its size.
 //!
 //! The view uses the alternate screen of the terminal, without echo and without waiting for the
-//! Enter key. The terminal gets its previous modes and screen back when the [`Terminal`] is
-//! dropped. A panic ends the released program without dropping values, so a hook restores the
-//! terminal before the panic's message is printed. Signals must not end the process while it uses
-//! the terminal: the caller receives them with [`skep_env::Signals`] and drops the [`Terminal`].
+//! Enter key. Dropping the [`Terminal`] restores the previous modes and the previous screen of the
+//! terminal. A panic ends the released program without dropping values, so a hook restores the
+//! terminal before the panic's message is printed. A signal must not end the process while the
+//! process uses the terminal: the caller receives signals with [`skep_env::Signals`], and drops the
+//! [`Terminal`] first.
 //!
 //! The kernel still turns Ctrl-C and Ctrl-Z into signals.
 //!
@@ -37,23 +38,23 @@ const LEAVE: &[u8] = b"\x1b[0m\x1b[?7h\x1b[?25h\x1b[?1049l";
 /// Control sequence that clears the screen.
 const CLEAR: &str = "\x1b[2J";
 /// Time after which a single ESC byte counts as the Escape key, and not as the start of an escape
-/// sequence. Terminals send the bytes of a sequence together, but a network may deliver them in
-/// parts.
+/// sequence. Terminals send the bytes of a sequence together, but a network may deliver a sequence
+/// in parts.
 const ESCAPE_TIME: Duration = Duration::from_millis(50);
 /// The size of a terminal that does not report its size.
 const DEFAULT_SIZE: Size = Size { columns: 80, rows: 24 };
 /// Maximum number of bytes of one read. The next read returns further bytes.
 const READ_BYTES: usize = 256;
 
-/// The descriptors of a terminal, and the modes that it had before.
+/// The descriptors of a terminal, and its modes before the live view.
 struct Modes {
     input: OwnedFd,
     output: OwnedFd,
     saved: Termios,
 }
 
-/// The terminal that this process uses. A static variable, because the hook of panics needs it. The
-/// lock is held only for a few system calls.
+/// The terminal that this process uses. The variable is static, because the hook of panics needs
+/// it. The lock is held only for a few system calls.
 static USED: Mutex<Option<Modes>> = Mutex::new(None);
 
 /// Whether this process can show the live view: input and output are terminals, and the terminal

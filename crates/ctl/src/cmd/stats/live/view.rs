@@ -1,8 +1,8 @@
 //! The state of the live view, and the effect of each key on it. The view reads no terminal and
 //! asks no service, so tests can check each behaviour.
 //!
-//! The view is a stack of levels, from the cluster to a service and to a target. Enter adds a
-//! level for the selected row, and Backspace or Escape removes it.
+//! The view is a stack of levels, from the cluster to a service and to a target. Enter adds a level
+//! for the selected row, and Backspace or Escape removes this level.
 
 use super::super::Division;
 use super::super::selection::{Filter, MAX_FILTER_CHARS};
@@ -69,8 +69,8 @@ pub(super) struct Order {
     /// The column that sorts the rows. `None` means that the load sorts the rows, as in other
     /// outputs.
     pub(super) column: Option<Column>,
-    /// Whether the order is the reverse of the usual one: names in alphabetical order, numbers with
-    /// the largest first.
+    /// Whether the usual order is reversed. The usual order is alphabetical for names, and
+    /// descending for numbers.
     pub(super) is_reversed: bool,
 }
 
@@ -89,7 +89,7 @@ pub(super) enum Effect {
 /// The state of the live view.
 #[derive(Debug)]
 pub(super) struct View {
-    /// The levels, from the cluster to the one that is shown. Never empty.
+    /// The levels, from the cluster to the level that is shown. Never empty.
     levels: Vec<Level>,
     order: Order,
     /// The columns that `--columns` selects. Empty without this option.
@@ -138,7 +138,7 @@ impl View {
         self.levels.last_mut().expect("there is always a level")
     }
 
-    /// Returns the names of all levels, from the cluster to the one that is shown.
+    /// Returns the names of all levels, from the cluster to the level that is shown.
     pub(super) fn path(&self) -> impl Iterator<Item = &str> {
         self.levels.iter().map(|level| level.name.as_str())
     }
