@@ -23,8 +23,8 @@ pub(crate) const MAX_HANDLES: usize = 1 << 20;
 /// longer than the request that it saves.
 pub(crate) const MAX_OPENED_FILE_BYTES: u32 = 16 << 10;
 /// Maximum number of bytes from replies to opens that a mount keeps for handles that have not read
-/// them yet. Most programs read a file as soon as they have opened it, so this is enough for
-/// thousands of them.
+/// them yet. Most programs read a file as soon as they have opened it, so this limit is enough for
+/// thousands of programs.
 pub(crate) const MAX_OPENED_BYTES: usize = 32 << 20;
 /// Maximum number of closed inodes with unsynced writes. A close beyond this limit syncs the inode
 /// that was closed first. Each inode takes about 300 bytes.
@@ -118,9 +118,9 @@ pub(crate) const MAX_ACKNOWLEDGED: usize = 4096;
 /// fill it in 2.6 ms, and may wait.
 pub(crate) const MAX_ACKNOWLEDGED_BYTES: usize = 4 << 20;
 /// Maximum number of marks of unsynced inline writes that the mount keeps for each inode; more than
-/// `MAX_STARTS`. With more marks, it counts the oldest writes to the next higher mark. Enough for
-/// the writes to one file in the 10 ms between two syncs of a metadata target. Each mark takes 24
-/// bytes.
+/// `MAX_STARTS`. Beyond this limit, the mount assigns the oldest writes to the next higher mark.
+/// Enough for the writes to one file in the 10 ms between two syncs of a metadata target. Each mark
+/// takes 24 bytes.
 pub(crate) const MAX_INLINE_MARKS: usize = 256;
 /// Maximum number of inodes that the mount remembers because a power loss of metadata has reverted
 /// changes of them, and no program has got an error yet. For further inodes, only the log and

@@ -103,7 +103,7 @@ pub trait InodeAttributes {
     /// # Errors
     /// - `Stale` if the handle is not open or its file was removed.
     /// - `Evicted` if this client was evicted, so that other clients may have changed the file
-    ///   since.
+    ///   since the eviction.
     fn check_handle(&self, handle: HandleId) -> Result<()>;
 
     /// Records that the mount sends these attributes to the kernel in the reply to a request for
@@ -159,8 +159,8 @@ impl InodeAttributes for Client {
     async fn attributes_for_reading(&self, handle: HandleId) -> Option<Attributes> {
         let file = self.mount().handles.get_live(handle).ok()?;
         file.inode.for_reading()?;
-        // If the lease has run out, other clients may have changed the file without a notification
-        // to this mount. So first confirm that the lease is valid.
+        // If the lease of this mount has run out, other clients may have changed the file without a
+        // notification to this mount. So first confirm that the lease is valid.
         self.confirm_lease(file.inode.id).await.ok()?;
         let attributes = file.inode.for_reading()?;
         self.meter().attributes.note(true);
@@ -291,7 +291,7 @@ impl Client {
             return Ok(None);
         }
         // If other programs close the file again and again, a close may be in progress at any time.
-        // So do not wait longer than until one of them has reported the writes before this call.
+        // So wait only until metadata has received all writes that were made before this call.
         let upto = state.last_write();
         let turn = || match state.has_reported(upto) {
             true => Some(None),
@@ -299,7 +299,8 @@ impl Client {
         };
         let Some(reporting) = state.wait_until(turn).await else { return Ok(None) };
         let client = self.clone();
-        // The report is still on its way if the caller drops the future.
+        // If the caller drops the future, the report continues, and no change of the times may
+        // overtake it.
         let report = async move {
             let _reporting = reporting;
             let how = ModifyOptions { is_driven: true, ..ModifyOptions::default() };

@@ -99,7 +99,8 @@ impl Xattrs for Client {
         let request =
             SetXattr { inode, name: name.into(), value: value.into(), mode, clear_set_group_id };
         // Metadata removes this attribute when a client reports a write. So the client reports its
-        // earlier writes before it sets the attribute, and no report in progress arrives after it.
+        // earlier writes before it sets the attribute, and delays reports of the times until
+        // metadata has set the attribute.
         let is_capability = name == b"security.capability";
         let written = if is_capability { self.mount().inodes.get(inode) } else { None };
         let _changing = match &written {

@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn reply_without_directory_attributes_drops_the_cached_ones() {
+    fn reply_without_attributes_drops_cached_directory_attributes() {
         let changes = DirectoryChanges::new();
         changes.note(changes.send(NOW), &attributes(5), NOW);
         changes.forget(D);

@@ -8,10 +8,11 @@
 //! # Entries that programs create meanwhile
 //! A listing may omit entries that were created after its first request (`docs/semantics.md`).
 //! So a page may end a listing only if the listing began before metadata sent the page:
-//! - Each request for a page, and each open of the directory, forgets the end of the page before. A
-//!   reply that arrives after such a later request records no end.
-//! - The end is valid only as long as the kernel may use cached names from the request for the
-//!   page on.
+//! - Each request for a page, and each open of the directory, makes the table forget the end of the
+//!   previous page. If the reply to an earlier request arrives later, the table records no end from
+//!   this reply.
+//! - The end is valid only for the time for which the kernel may cache names. This time begins with
+//!   the request for the page.
 //! - An end serves one request of the kernel. The next request gets newer entries from metadata.
 
 use crate::cache::recent::Recent;
@@ -58,8 +59,8 @@ impl ListingEnds {
         self.pages.update_if(directory, is_newest);
     }
 
-    /// Whether the newest page of the directory ends it at `cursor`, and was requested less than
-    /// `max_age` before `now`. Forgets the end.
+    /// Returns whether the newest page of the directory has the last entry at `cursor`, and the
+    /// mount requested this page less than `max_age` before `now`. Removes the end from the table.
     pub(crate) fn take(
         &self,
         directory: InodeId,
@@ -98,7 +99,7 @@ mod tests {
         let ends = listed();
         assert!(ends.take(DIRECTORY, 500, SECOND, NOW));
         assert!(!ends.take(DIRECTORY, 500, SECOND, NOW), "the next request goes to metadata");
-        assert!(!listed().take(DIRECTORY, 400, SECOND, NOW), "not all entries have fitted");
+        assert!(!listed().take(DIRECTORY, 400, SECOND, NOW), "the kernel has a part of the page");
         assert!(!listed().take(InodeId::new(8), 500, SECOND, NOW));
         assert!(!listed().take(DIRECTORY, 500, SECOND, NOW + SECOND));
         assert!(!listed().take(DIRECTORY, 500, Duration::ZERO, NOW));

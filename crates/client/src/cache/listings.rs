@@ -4,8 +4,8 @@
 //! The kernel keeps a listing until the mount lets it read the listing again. But it may use the
 //! names and attributes of the entries in the listing only for the attribute timeout. After that
 //! time, a program that lists the directory and then uses each entry (`rm -r`, `ls -l`, `tar`)
-//! would cause one request for each entry. If the kernel reads the listing of such a directory
-//! again, this takes one request and renews all entries. The check whether the listing is still
+//! would cause one request for each entry. If the listing fits into one reply, the kernel can read
+//! it again with one request, which renews all entries. The check whether the listing is still
 //! valid takes one request too.
 
 use crate::cache::recent::Recent;
@@ -32,8 +32,8 @@ impl Listings {
         self.sent.note(directory, sent);
     }
 
-    /// Whether one request lists the directory again, and the kernel may not use the entries of the
-    /// last listing any more.
+    /// Returns whether one request is enough to list the directory again, and the entries of the
+    /// last listing have expired in the kernel.
     pub(crate) fn has_expired(&self, directory: InodeId, max_age: Duration, now: Duration) -> bool {
         let sent = self.sent.get(directory).flatten();
         sent.is_some_and(|sent| now.saturating_sub(sent) >= max_age)

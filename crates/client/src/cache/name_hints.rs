@@ -4,13 +4,13 @@
 //! A lookup of such a name takes two requests: the group of the directory returns the inode, and
 //! then the group of the inode returns the attributes. The kernel repeats the lookup as soon as the
 //! name has expired, and most names still have the same inode then. So the mount sends both
-//! requests at the same time. It uses the attributes only if the group of the directory has
-//! replied with the same inode. A wrong hint therefore costs a request, and never a wrong reply.
+//! requests at the same time. It uses the attributes only if the group of the directory has replied
+//! with the same inode. So a wrong hint costs one request, but never leads to a wrong reply.
 //!
 //! The attributes may be older than the reply about the name, but the mount requests them after the
-//! kernel has begun the lookup. So they show all changes that had completed by then, as
-//! `docs/semantics.md` demands, and the kernel counts the time for which it may cache them from
-//! then.
+//! kernel has begun the lookup. So the attributes show all changes that had completed when the
+//! lookup began, as `docs/semantics.md` demands. The time for which the kernel may cache the
+//! attributes also counts from the beginning of the lookup.
 
 use crate::cache::recent::{Recent, TableKey};
 use crate::limits::MAX_NAME_HINTS;
@@ -24,8 +24,8 @@ pub(crate) struct NameHints {
     hasher: RandomState,
 }
 
-/// The key of a name in its directory: a hash of both. Two names with the same hash share one hint,
-/// which is then wrong for one of them.
+/// The key of a name: a hash of the name and its directory. Two names with the same hash share one
+/// hint, which is then wrong for one of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct NameKey(u64);
 

@@ -16,9 +16,10 @@
 //! mount notifies it after a lock. Until then, another program can open or lock the file, and this
 //! mount must not permit the kernel to keep the pages. So the mount records the new version of the
 //! pages only after the kernel has dropped them ([`CachedVersions::pages_dropped`]). For an open,
-//! the first read, write or close through the new handle shows this. A directory has no handle at
-//! the mount, so the mount records the version of its listing at once. If two programs open the
-//! directory at the same moment, one of them may read the old listing once more.
+//! the first read, write or close through the new handle shows that the kernel has dropped the
+//! pages. A directory has no handle at the mount, so the mount records the version of its listing
+//! at once. If two programs open the directory at the same moment, one of them may read the old
+//! listing once more.
 
 use crate::cache::listing_ends::ListingEnds;
 use crate::cache::listings::Listings;
@@ -94,7 +95,7 @@ impl CachedVersions {
 
     /// Records that the mount sends these attributes to the kernel in the reply to a request for
     /// attributes, or to a change of them. The kernel drops the cached access control lists of the
-    /// inode before the first, and after the second.
+    /// inode before it requests attributes, and after the reply to a change.
     pub(crate) fn shown(&self, attributes: &Attributes) {
         let Attributes { inode, change_counter: version, has_acl, .. } = *attributes;
         self.attributes.note(inode, ShownVersion { version, has_acl, may_have_old_acl: false });

@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn copy_between_equal_patterns_stays_on_the_same_targets() {
+    fn copy_between_equal_patterns_keeps_each_byte_on_its_group() {
         let (from, to) = (pattern(64, 1..4), pattern(64, 1..4));
         let runs = runs((&from, 100..300_000), (&to, 100), 1 << 20).unwrap();
         assert_eq!(runs.len(), 5);

@@ -142,9 +142,9 @@ impl Client {
         &self,
         state: &Arc<InodeState>,
     ) -> Result<Option<(ReportedExtent, Attributes)>> {
-        // Retry: after each power loss in which metadata has lost inline writes of this file while
-        // the request was on its way, and this mount has repeated some of them. The request then
-        // names lost marks of repeated writes.
+        // Retry: sends the request again if this mount has repeated lost inline writes of the file
+        // while the request was on its way. The request has named the lost marks of these writes.
+        // So the repetitions are limited by the number of power losses of metadata.
         loop {
             let repeated = state.repeated_inline();
             let (written, reported) = (state.unsynced_inline(), state.reported_extent());

@@ -1,12 +1,12 @@
 //! Ends the inline component of a new file whose first write is larger than this component
 //! (docs/design/0009-first-bytes-in-metadata.md, "Files that are large from the first write").
 //!
-//! In this module, the end of a component is this event, not an offset. The client that has created
-//! the file sends no request for it. The client writes all bytes to storage, and its next report
-//! about the file contains the end. Before another client can open the file, metadata notifies this
-//! client (docs/design/0008-shared-files.md), which then sends the report before it acknowledges
-//! the notification. If this client dies first, metadata ends the component when it closes the file
-//! of the dead client.
+//! In this module, the end of a component is this change of the stripe pattern, not an offset. The
+//! client that has created the file sends no request for it. The client writes all bytes to
+//! storage, and its next report about the file contains the end. Before another client can open the
+//! file, metadata notifies this client (docs/design/0008-shared-files.md), which then sends the
+//! report before it acknowledges the notification. If this client dies first, metadata ends the
+//! component when it closes the file of the dead client.
 
 use crate::client::Client;
 use crate::files::open_file::OpenFile;

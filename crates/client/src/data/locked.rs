@@ -1,4 +1,4 @@
-//! Changes of bytes that a lock of their program may protect.
+//! Changes of bytes in files that programs of this mount may have locked.
 //!
 //! # Hazard: a change that arrives after the end of its lock
 //! If a program is killed, its locks end. A change of bytes by this program may still be on its way
@@ -27,7 +27,7 @@ use std::future::Future;
 use std::sync::Arc;
 
 /// Waits until the changes of killed programs have ended, if programs of this mount have locked the
-/// file. The caller then begins another change of its bytes.
+/// file. Afterwards the caller may begin another change of the file's bytes.
 pub(super) async fn await_orphaned_changes(inode: &Arc<InodeState>) {
     if inode.is_locked() {
         inode.await_orphaned_changes().await;
@@ -36,8 +36,8 @@ pub(super) async fn await_orphaned_changes(inode: &Arc<InodeState>) {
 
 /// Runs `change`, which changes bytes of a file. If the caller drops the future, the change
 /// continues for up to `WRITE_GRACE`. If programs of this mount have locked the file, the change
-/// continues until all servers have replied, and the releases of locks that begin later wait for
-/// it.
+/// continues until all servers have replied, and later releases of locks wait for the end of the
+/// change.
 pub(super) async fn drive_change<T: 'static>(
     client: &Client,
     inode: Arc<InodeState>,

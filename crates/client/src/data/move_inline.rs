@@ -78,7 +78,8 @@ impl Client {
     async fn move_claimed(&self, file: &Arc<OpenFile>, claim: &TruncationClaim) -> Result<bool> {
         let state = &file.inode;
         // From now on, a close waits for the end of the move, and an unmount closes no session. A
-        // close or an unmount that has begun earlier may have requests on their way.
+        // close or an unmount that has begun earlier may have requests on their way, so begin no
+        // move.
         if file.is_closing() || self.mount().is_ending() {
             return Ok(false);
         }

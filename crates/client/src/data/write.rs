@@ -82,8 +82,8 @@ impl Writes for Client {
     async fn append(&self, handle: HandleId, expected: u64, data: Buf) -> Result<()> {
         let file = self.mount().handles.get_live(handle)?;
         self.note_kernel_request(&file);
-        // If the program is killed, the append continues. With its own copy of the bytes, it does
-        // not need the caller's buffer any more, for which the end of the program would wait.
+        // If the program is killed, the append continues. It has its own copy of the bytes, because
+        // the program cannot end while the append uses the program's buffer.
         let data = Buf::copy_of(&data.bytes());
         let expected_end = expected.saturating_add(data.len() as u64);
         let part = file.inode.begin_append(expected..expected_end);
@@ -256,9 +256,9 @@ pub(super) async fn clear_if_alone<F: Future<Output = Result<()>> + 'static>(
     let Some(alone) = inode.try_alone() else {
         return client.trim(inode.id).await;
     };
-    // Later appends and extending writes of this mount wait for this turn, since the clearing could
-    // otherwise remove their bytes. So the clearing must be complete even if the caller drops the
-    // future.
+    // Later appends and extending writes of this mount wait until `turn` has ended, since the
+    // clearing could otherwise remove their bytes. So the clearing must be complete even if the
+    // caller drops the future.
     let turn = inode.begin_awaited_change();
     let (id, clearing) = (inode.id, clear(writing.begin_another()));
     let work = async move {

@@ -51,8 +51,8 @@ impl PieceWrite {
 pub(crate) enum Acknowledged {
     /// A storage host of this incarnation acknowledged the piece.
     Chunk(ChunkFileKey, GroupId, HostIncarnation),
-    /// A storage host of this incarnation acknowledged a change that may leave a missing chunk file
-    /// missing.
+    /// A storage host of this incarnation acknowledged a change after which the chunk file may
+    /// still not exist, such as the clearing of a range.
     Change(ChunkFileKey, GroupId, HostIncarnation),
     /// A storage host of this incarnation acknowledged the piece, and has synced the chunk file.
     DurableChunk(ChunkFileKey, GroupId, HostIncarnation, RequestStart),

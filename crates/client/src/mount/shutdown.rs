@@ -37,7 +37,7 @@ impl Client {
         // A close that waits for a move of inline bytes (`Client::await_move`) or for an abandoned
         // write must end its wait now.
         self.mount().inodes.all().iter().for_each(|state| state.wake_waiting());
-        // If the time is over, `unconfirmed` returns what is missing.
+        // If the time runs out, `unconfirmed` returns the missing confirmations as an error.
         skep_env::timeout(SHUTDOWN_PATIENCE, self.report_to_groups()).await;
         let unconfirmed = self.unconfirmed();
         // If a copy of inline bytes (`data::move_inline`) or an append may still be on its way to

@@ -119,9 +119,9 @@ impl Client {
         }
     }
 
-    /// Makes a file shared, and reports the end of this mount's writes to metadata. After a failed
-    /// report, tries again as long as this mount has the file open: the other client would get a
-    /// smaller size, and an append of this client would overwrite acknowledged bytes. Returns
+    /// Marks a file as shared, and reports the end of this mount's writes to metadata. After a
+    /// failed report, tries again as long as this mount has the file open: the other client would
+    /// get a smaller size, and an append of this client would overwrite acknowledged bytes. Returns
     /// `false` if the mount or the session of the notification (`session`) ends first. The caller
     /// then acknowledges nothing.
     ///
