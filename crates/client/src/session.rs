@@ -28,11 +28,11 @@
 //! The router repeats the requests of a renewal while the group does not answer, starts, or has
 //! another epoch or cluster map. After any other error, for example because the group's target was
 //! marked as lost, the renewal has failed. No operation uses the new session until another renewal
-//! has succeeded: operations that need the group return its error, and each of them tries again
-//! first. The mount also tries again in the background (`mount::background`). A file that was
-//! deleted meanwhile is stale, as after each renewal. The locks of the lost session are lost when
-//! its first renewal begins, so operations through their handles fail. Handles for writing are
-//! fenced as soon as the client learns of its eviction.
+//! has succeeded: each operation that needs the group first tries the renewal again, and returns
+//! the error if it fails. The mount also tries again in the background (`mount::background`). A
+//! file that was deleted meanwhile is stale, as after each renewal. The locks of the lost session
+//! are lost when its first renewal begins, so operations through their handles fail. Handles for
+//! writing are fenced as soon as the client learns of its eviction.
 //!
 //! A start of the target does not end the session: see `compare_slots`, `restore_opens` and
 //! `restore_locks`. If one of these steps fails, the mount does not record the new start, so the

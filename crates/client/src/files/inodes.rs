@@ -5,10 +5,10 @@
 //! Metadata may send the reply to an open again after a restart, with the attributes from before
 //! the restart. Meanwhile, this mount may have truncated the file, or may have opened, written and
 //! closed it. While the file is in the table, its state records these changes, and ignores the
-//! attributes in the late reply. But the table may not have the file at that time, or no longer.
-//! Then the late reply would create a state with the old size, and an append would overwrite
-//! acknowledged bytes. So `changed` records such changes, and the open then treats the file as
-//! shared: the mount requests the size before each use.
+//! attributes in the late reply. But the table may have no state of the file at that time. Then the
+//! late reply would create a state with the old size, and an append would overwrite acknowledged
+//! bytes. So `changed` records such changes, and the open then treats the file as shared: the mount
+//! requests the size before each use.
 
 use crate::files::handles::part_of;
 use crate::files::opened_bytes::DataChanges;

@@ -131,7 +131,8 @@ impl Opens for Client {
                 Ok((opened, is_new)) => {
                     let created = self.created(opened, mode, before)?;
                     self.note_new(&created, mode, is_new);
-                    // Programs that unpack archives change the owner of each new file.
+                    // Programs that unpack archives then change the owner of the new file, for
+                    // which the mount needs these attributes.
                     if let Some(state) = self.mount().inodes.get(created.attributes.inode) {
                         state.know(&created.attributes, sent.after_own_change());
                     }

@@ -15,7 +15,8 @@
 //!   session, its lease counts as invalid. The renewal opens the file again, and records the
 //!   version that the file then has.
 //! - The open is at most [`SIZE_TRUSTED_FOR`] old, and at most as old as the mount may use
-//!   attributes (`attribute_timeout`). So a truncation that the mount has not seen appears in time.
+//!   attributes (`attribute_timeout`). So when the shorter of these times has passed, reads show a
+//!   truncation that no reply has shown before.
 
 use crate::limits::{MAX_OPENED_BYTES, MAX_OPENED_FILE_BYTES, SIZE_TRUSTED_FOR};
 use skep_types::codec::crc32c;

@@ -346,7 +346,8 @@ fn note_synced(
     synced: &UnsyncedChunkFile,
     reply: &SyncChunkReply,
 ) {
-    // If this mount does not have the file open, the file and its chunk files may be removed.
+    // If this mount does not have the file open, another client may have removed the file, so a
+    // missing chunk file is no loss.
     let is_open = state.has_live_handles();
     if !reply.exists && is_open && state.chunk_missing(synced, reply.incarnation) {
         tracing::error!(

@@ -9,8 +9,9 @@
 //!   order.
 //!
 //! The list also has other changes of bytes in progress that must end before later appends. These
-//! are changes that a lock of their program may protect (`data::locked`), and the clearing of bytes
-//! that a failed operation left beyond the end. These changes do not wait for appends here.
+//! are changes in files that programs of this mount may have locked (`data::locked`), and the
+//! clearing of bytes that a failed operation left beyond the end. These changes do not wait for
+//! appends here.
 //!
 //! A change is *orphaned* if its caller has dropped the future before the end of the change.
 
@@ -35,7 +36,7 @@ pub(super) struct AppendParts(Vec<(Range<u64>, Arc<AtomicU8>)>);
 
 impl AppendParts {
     /// Adds an append. Returns the outcome of this append, and the outcome of an earlier append if
-    /// this append is the next part of it.
+    /// both are consecutive parts of one large append.
     fn begin(&mut self, expected: Range<u64>) -> (Arc<AtomicU8>, Option<Arc<AtomicU8>>) {
         let before = self.0.iter().find(|(range, _)| range.end == expected.start);
         let before = before.map(|(_, outcome)| Arc::clone(outcome));

@@ -199,8 +199,8 @@ impl WriteGuard {
         });
     }
 
-    /// Records that a storage host of this incarnation acknowledged a change that may leave a
-    /// missing chunk file missing, for example the clearing of a range.
+    /// Records that a storage host of this incarnation acknowledged a change after which the chunk
+    /// file may still not exist, such as the clearing of a range.
     pub(crate) fn piece_changed(
         &self,
         key: ChunkFileKey,

@@ -33,7 +33,7 @@ impl MarkedWrites {
     }
 }
 
-/// Returns the mark as a value that has the order of the marks.
+/// Returns the start number and the LSN of a mark. Marks are ordered by these two numbers.
 fn place(mark: &InlineMark) -> (u64, Lsn) {
     (mark.start, mark.record)
 }
@@ -91,9 +91,9 @@ impl InlineMarks {
         drops_oldest
     }
 
-    /// Gives the writes of the oldest mark the next higher mark of the same start. If both marks
-    /// are lost, the mount cannot replace the writes of the lower mark any more, so the next sync
-    /// reports a loss. The oldest writes are usually durable.
+    /// Assigns the writes of the oldest mark to the next higher mark of the same start. If both
+    /// marks are lost, the mount cannot replace the writes of the lower mark any more, so the next
+    /// sync reports a loss. The oldest writes are usually durable.
     fn merge_oldest(&mut self) {
         let mut pairs = self.writes.iter().zip(self.writes.iter().skip(1));
         if let Some(at) = pairs.position(|(a, b)| a.mark.start == b.mark.start)

@@ -1,5 +1,6 @@
 //! The attributes of an open file in the newest reply of metadata. `stat` returns them without a
-//! request while they can be out of date only as far as the kernel's cached attributes may be.
+//! request to metadata, as long as they can be no more out of date than the attributes that the
+//! kernel may cache.
 //!
 //! After each write of this mount, the kernel requests the attributes of the file at the next
 //! `stat`. Databases call `stat` again after each lock, and the reply to the lock contains the
@@ -29,7 +30,7 @@ pub(super) struct KnownAttributes(Option<(Attributes, Moment)>);
 
 impl InodeState {
     /// Records attributes in a reply of metadata. `sent` is the moment when the client sent the
-    /// request. If the request was itself a request for a change, it is the moment of
+    /// request. If the request was itself a request for a change, `sent` is the result of
     /// [`Moment::after_own_change`].
     pub(crate) fn know(&self, attributes: &Attributes, sent: Moment) {
         self.with(|parts| parts.known.0 = Some((attributes.clone(), sent)));

@@ -359,7 +359,7 @@ fn inline_write_stays_unsynced_until_a_sync_includes_the_write() {
     assert_eq!(written, [mark(1, 11), mark(2, 30)]);
     state.inline_written(mark(2, 31));
     state.inline_synced(&written, false);
-    assert_eq!(state.unsynced_inline(), [mark(2, 31)], "the sync does not cover the later write");
+    assert_eq!(state.unsynced_inline(), [mark(2, 31)], "the later write is not synced yet");
     assert_eq!(state.losses(), 0);
     state.inline_synced(&[mark(2, 31)], true);
     assert_eq!((state.losses(), state.unsynced_inline().len()), (1, 0));
@@ -399,7 +399,7 @@ fn third_fsync_that_needs_both_services_starts_an_inline_move() {
 }
 
 #[test]
-fn move_of_inline_bytes_counts_for_one_pattern_generation() {
+fn inline_move_is_recorded_for_one_pattern_generation_only() {
     let state = opened(0);
     assert!(!state.has_moved_inline(0) && !state.has_moved_inline(1));
     state.inline_moved(1);

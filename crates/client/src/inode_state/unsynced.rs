@@ -78,7 +78,7 @@ impl UnsyncedWrites {
         self.changed(key, group, incarnation, number).has_bytes = true;
     }
 
-    /// Like [`Self::chunk_written`], for a change that may leave a missing chunk file missing.
+    /// Like [`Self::chunk_written`], for a change after which the chunk file may still not exist.
     pub(super) fn chunk_changed(
         &mut self,
         key: ChunkFileKey,

@@ -94,7 +94,7 @@ struct Kept {
     /// Lost changes that are not replayed yet, in the order of their places.
     lost: VecDeque<Change>,
     is_replaying: bool,
-    /// Whether the thread of the replay has ended first. See `interrupted`.
+    /// Whether the thread of the replay has ended before the replay. See `interrupted`.
     is_interrupted: bool,
     /// Changes that stay lost, if the replay was interrupted before it has reported them.
     stay_lost: Vec<Change>,
@@ -346,7 +346,8 @@ impl AcknowledgedChanges {
 
     /// Adds a change that a group has acknowledged, unless another thread has compared the list
     /// since `attempt` began. The slots of this comparison show whether the change is durable or
-    /// lost. The list is too late for it, because the target may have executed newer changes since.
+    /// lost. Such a change must not enter the list, which has only changes that were sent after the
+    /// newest comparison.
     pub(crate) fn acknowledged(
         &self,
         group: GroupId,

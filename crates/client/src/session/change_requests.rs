@@ -2,8 +2,8 @@
 //! remembers are valid only as long as no such request begins or ends
 //! (`inode_state::known_attributes`). No I/O.
 //!
-//! The count has no inodes. Some changes concern inodes whose ids the mount does not have: for
-//! example, the reply to an `Unlink` does not contain the inode that has lost a link.
+//! The count does not distinguish inodes. Some changes concern inodes whose ids the mount does not
+//! have: for example, the reply to an `Unlink` does not contain the inode that has lost a link.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;

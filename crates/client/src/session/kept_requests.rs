@@ -62,8 +62,8 @@ pub(crate) struct KeptRequest {
 }
 
 impl KeptRequest {
-    /// Returns what the client keeps of an acknowledged request. `body_bytes` is the length of the
-    /// encoded request. `None` means that the change cannot be replayed.
+    /// Returns the parts of an acknowledged request that the client keeps. `body_bytes` is the
+    /// length of the encoded request. `None` means that the change cannot be replayed.
     pub(crate) fn of<R: Request + 'static>(
         request: &Arc<R>,
         reply: &R::Reply,
@@ -285,8 +285,8 @@ mod tests {
         assert!(KeptRequest::of(&Arc::new(make), &reply, 20).unwrap().created);
     }
 
-    /// `restore_locks` restores the locks of a mount. A replayed request could set a lock again
-    /// that the program has released since then.
+    /// `restore_locks` restores the locks of a mount. A replayed request could set a lock that the
+    /// program has released since.
     #[test]
     fn locks_are_not_kept_for_a_replay() {
         for kind in LockKind::ALL {

@@ -16,8 +16,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A renewal in progress, which ends when this value is dropped. If its thread ends first, as at an
-/// unmount, the renewal has failed, and another thread may repeat it.
+/// A renewal in progress, which ends when this value is dropped. If its thread ends before the
+/// renewal, as at an unmount, the renewal has failed, and another thread may repeat it.
 #[derive(Debug)]
 struct RunningRenewal {
     client: Client,

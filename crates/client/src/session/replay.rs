@@ -22,8 +22,8 @@ use skep_wire::{Request, catalog};
 use std::collections::HashSet;
 use std::rc::Rc;
 
-/// In place of the name of the request, for the truncation of an `open` with `O_TRUNC`. The target
-/// has executed the open again.
+/// The request name of a lost truncation by an `open` with `O_TRUNC`. The target has executed the
+/// open again, but not its truncation.
 const TRUNCATION: &str = "truncation by an open";
 
 /// Changes that concern the contents of a file or its attributes, and no name.
@@ -96,8 +96,8 @@ impl Replayed {
     }
 }
 
-/// A replay in progress. If its thread ends first, the next request of another thread continues the
-/// replay, see `acknowledged::interrupted`.
+/// A replay in progress. If its thread ends before the replay, the next request of another thread
+/// continues the replay, see `acknowledged::interrupted`.
 #[derive(Debug)]
 struct RunningReplay {
     client: Client,
@@ -236,8 +236,7 @@ impl Client {
                         let Attributes { inode, truncate_generation: present, .. } =
                             opened.attributes;
                         // The target has not restored the generation of the truncation, so the file
-                        // may have bytes, and later writes would leave some of them after their own
-                        // ones.
+                        // may have old bytes, which the replay of later writes would not remove.
                         if truncated.is_some_and(|lost| lost != present) {
                             replayed.skip_truncation(inode, &request, sequence);
                             changes.truncation_lost(group, id);
@@ -250,7 +249,8 @@ impl Client {
                     replayed.count += 1;
                 }
                 Err(error) if error.code() == ErrorCode::StaleStart => {
-                    // Only the lost reply would have shown that the file has no bytes.
+                    // The reply that was lost would have shown whether the file has bytes, so the
+                    // truncation counts as lost.
                     if self.compare_again(group, id).await? && truncated.is_some() {
                         replayed.skip_truncation(request.inode, &request, sequence);
                     }
@@ -338,7 +338,7 @@ mod tests {
     /// Hole H180 in `docs/tests/holes.md`. The target has refused a report, so the file may be
     /// empty without the truncation.
     #[test]
-    fn generation_is_not_restored_after_a_refused_report() {
+    fn truncate_generation_is_not_restored_after_refused_report() {
         let inode = InodeId::new(9);
         let report = ReportWritten { inode, written: None, synced: None };
         let kept = KeptRequest {

@@ -130,7 +130,8 @@ impl Client {
     }
 
     /// Lets a group sync the acknowledged changes of a session, as a task. The list of these
-    /// changes is half full. Without this sync, a program would wait for one when the list is full.
+    /// changes is half full. Without this sync, a program would have to wait for a sync when the
+    /// list is full.
     fn sync_in_background(&self, group: GroupId, session: SessionId) {
         let client = self.clone();
         skep_env::spawn(async move {
@@ -409,7 +410,7 @@ pub(crate) async fn send_attempt<R: Request + 'static>(
                 changes.synced(group, attempt);
                 return Ok(reply);
             }
-            // The change is durable.
+            // The number zero means that the change is durable.
             Ok((reply, _)) if facts.change.get() == 0 => return Ok(reply),
             Ok((reply, _)) => {
                 let next = if keeps {

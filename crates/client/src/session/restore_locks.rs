@@ -2,8 +2,8 @@
 //! unlocks that the target has lost.
 //!
 //! A target acknowledges a lock or an unlock before its log record is on the device. If its host
-//! loses power in the next milliseconds, the target has the owner's earlier locks. So after each
-//! new start of a target, the client lists the locks that its session has there, and sends a
+//! loses power in the next milliseconds, the target has only the owner's earlier locks. So after
+//! each new start of a target, the client lists the locks that its session has there, and sends a
 //! request for each difference. If another client has got a lost lock since the power loss,
 //! operations through the handle of the lock fail, as after the loss of a session.
 //!

@@ -12,8 +12,8 @@
 //! still count its open, and this open may stand in for the lost open of another handle. After the
 //! close, the target would delete the file together with its last name. The same holds for the open
 //! of a new handle, which the target has executed before or after the comparison. So if the target
-//! has fewer opens than the mount has handles, including these, the client compares the file again
-//! when the requests have had time to end.
+//! has fewer opens than the mount has handles (with the closing and the new handles), the client
+//! compares the file again when the requests have had time to end.
 //!
 //! # Hazard: an additional open
 //! An open that the client sends although none was lost has no handle, so only the end of the
@@ -226,7 +226,7 @@ mod tests {
     fn open_after_the_comparison_does_not_count_as_lost() {
         let all: &[_] = &handles::<3>();
         assert_eq!(lost([&all[..2], &all[..2], all], 2), (0, 1));
-        assert_eq!(lost([&all[..2], all, all], 3), (0, 0), "the next comparison has its open");
+        assert_eq!(lost([&all[..2], all, all], 3), (0, 0), "the target counts the new open");
     }
 
     #[test]

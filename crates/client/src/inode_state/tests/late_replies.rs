@@ -5,9 +5,9 @@
 use super::{NOW, attributes, opened, write};
 use crate::inode_state::ReportLoss;
 
-/// The reply marked the end from before the truncation as reported for the truncated file. Each
-/// `fsync` then found a size below this end, logged a power loss of metadata, and reported the file
-/// again.
+/// Regression test: the late reply marked the end from before the truncation as reported for the
+/// truncated file. Each `fsync` then found a size below this end, logged a power loss of metadata,
+/// and reported the file again.
 #[test]
 fn late_reply_to_a_report_does_not_look_like_a_power_loss() {
     let state = opened(0);

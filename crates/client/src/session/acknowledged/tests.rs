@@ -138,7 +138,7 @@ fn replayed_change_is_kept_until_it_is_durable() {
     changes.replayed(GROUP, SESSION, Some((None, NOW)));
     // The target is killed after it has executed the next replay, but before it has replied.
     let executed = changes.compare_again(GROUP, SESSION, &reply(4, &[(REPLAY_SLOT, 3)]));
-    assert_eq!(executed, Some(true), "the caller knows that it gets no reply");
+    assert_eq!(executed, Some(true), "the target executed the replay before the kill");
     let next = changes.next_lost(GROUP, SESSION).unwrap();
     assert_eq!((next.sequence, next.request.unwrap().change), (4, 3));
     changes.replayed(GROUP, SESSION, None);

@@ -23,8 +23,8 @@ impl AcknowledgedChanges {
     }
 
     /// Returns the number of changes at each group that the target may not have synced at the time
-    /// `now`, or that it has lost. Groups without such changes are missing. Leaves out changes
-    /// from before [`SYNCED_AFTER`], so a mount that was idle since then can be unmounted while
+    /// `now`, or that it has lost. Groups without such changes are missing. Omits changes that are
+    /// older than [`SYNCED_AFTER`]. So a mount without newer changes can be unmounted while
     /// metadata is stopped.
     pub(crate) fn unsettled(&self, now: Duration) -> Vec<(GroupId, usize)> {
         self.with(|inner| {

@@ -49,7 +49,7 @@ fn session_is_trusted_until_its_lease_may_have_expired() {
     table.confirmed(GROUP, id, LEASE + second, LEASE);
     assert_eq!(table.doubtful(GROUP, LEASE * 2), None);
     table.confirmed(GROUP, id, LEASE, LEASE);
-    assert_eq!(table.doubtful(GROUP, LEASE * 2), None, "a late reply proves nothing new");
+    assert_eq!(table.doubtful(GROUP, LEASE * 2), None, "an older reply changes nothing");
 }
 
 #[test]
