@@ -10,7 +10,7 @@ use skep_wire::storage::{ReadChunk, SyncChunk, WriteChunk};
 use std::time::Duration;
 
 #[test]
-fn another_mount_reads_a_large_striped_file() {
+fn large_striped_file_is_read_unchanged_by_another_mount() {
     with_client(|fake, client| async move {
         let data = bytes(3_000_001);
         let (inode, handle) = create_with(&client, "a", &data[..1_234_567]).await;
@@ -162,7 +162,7 @@ fn syncfs_syncs_closed_files() {
 }
 
 #[test]
-fn syncfs_passes_over_closed_files_that_were_removed() {
+fn syncfs_skips_closed_files_that_were_removed() {
     with_client(|fake, client| async move {
         let (removed, handle) = create_with(&client, "a", b"x").await;
         client.close(handle).await.unwrap();

@@ -225,8 +225,8 @@ fn notification_after_a_power_loss_reports_inline_end_again() {
     });
 }
 
-/// docs/semantics.md 2.1 and 3.3: the power loss has reverted the report, and the client does not
-/// know this when it closes the file.
+/// docs/semantics.md 2.1 and 3.3: the power loss has reverted the report, and the client has not
+/// noticed this loss when it closes the file.
 #[test]
 fn close_after_a_power_loss_reports_the_inline_end_again() {
     with_new_file(|file| async move {
@@ -260,7 +260,7 @@ fn notification_after_reverted_close_reports_inline_end_again() {
 /// docs/semantics.md 3.5: a power loss of metadata has lost the open of this mount, and another
 /// client has written inline bytes since.
 #[test]
-fn refused_end_of_the_inline_component_is_an_error() {
+fn fsync_fails_once_if_the_end_of_inline_bytes_is_refused() {
     with_new_file(|file| async move {
         file.write_all().await;
         file.fake.with_metadata(1, |metadata| {

@@ -1,5 +1,6 @@
-//! Tests appends, writes to locked files, and the zeros of writes, of programs that were killed.
-//! Such an operation continues in the mount until all servers have replied.
+//! Tests operations of programs that were killed: appends, writes to locked files, and zeros over
+//! the bytes of failed writes. Such an operation continues in the mount until all servers have
+//! replied.
 
 use crate::{
     FakeCluster, begin_held, create_with, let_tasks_run, read, until, whole_lock, with_client,
@@ -82,8 +83,8 @@ fn append_waits_for_the_append_of_a_killed_program() {
     });
 }
 
-/// docs/semantics.md 2.5, 3.6: a stopped storage target could otherwise execute the zeros after the
-/// later write.
+/// docs/semantics.md 2.5, 3.6: if the later write did not wait, a stopped storage target could
+/// execute the zeros after it.
 #[test]
 fn write_waits_for_the_zeros_of_a_killed_write() {
     with_client(|fake, client| async move {
@@ -160,8 +161,8 @@ fn locks_of_a_killed_program_end_after_its_append() {
     });
 }
 
-/// docs/semantics.md 6.6: otherwise a storage target could execute the write after a write of the
-/// next owner of the lock.
+/// docs/semantics.md 6.6: if the locks ended earlier, a storage target could execute the write
+/// after a write of the next owner of the lock.
 #[test]
 fn locks_of_a_killed_program_end_after_its_write() {
     with_client(|fake, client| async move {
@@ -227,8 +228,8 @@ fn unlock_and_write_wait_for_the_write_of_a_killed_program() {
     });
 }
 
-/// docs/semantics.md 2.9: another client could otherwise append at the same offset, while a storage
-/// target still has the append in its socket.
+/// docs/semantics.md 2.9: if the unmount closed the session, another client could append at the
+/// same offset, while a storage target still has the killed append in its socket.
 #[test]
 fn unmount_during_a_killed_append_closes_no_session() {
     with_client(|fake, client| async move {

@@ -1,10 +1,10 @@
 //! Tests opens whose reply arrives late: after metadata has executed the open, this mount changes
 //! the file, and only then the reply arrives.
 //!
-//! The reply has the attributes from before the change. The mount had no state of the file any more
-//! that showed the change. So it took the old size for the size of a file that it alone had open
-//! for writing: reads found no bytes, and an append overwrote bytes that another program had
-//! synced. Now the mount treats such a file as shared, and requests its size before each use.
+//! The reply has the attributes from before the change. Before the fix, the mount used the old size
+//! in the reply, if it had no state of the file any more that showed the change. Then reads found
+//! no bytes, and an append overwrote bytes that another program had synced. Now the mount treats
+//! such a file as shared, and requests its size before each use.
 
 use crate::fakes::FakeCluster;
 use crate::{begin_late, read, set_size, until, with_client, write};
@@ -71,10 +71,10 @@ fn append_after_a_late_open_reply_keeps_synced_bytes() {
     });
 }
 
-/// An open that no other operation overtakes stays unshared, so that its reads and writes cost no
-/// request to metadata.
+/// A file stays unshared if no other operation of the mount overtakes its open. So reads and writes
+/// of the file cost no request to metadata.
 #[test]
-fn late_open_reply_for_an_unchanged_file_is_not_shared() {
+fn unchanged_file_with_a_late_open_reply_is_not_shared() {
     with_client(|fake, client| async move {
         let late = LateOpen::begin(&fake, &client).await;
         let other = fake.with_metadata(1, |it| it.make_file(b"other"));

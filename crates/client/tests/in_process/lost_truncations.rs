@@ -119,8 +119,8 @@ fn fsync_succeeds_if_a_lost_truncation_had_removed_no_bytes() {
 
 /// Hole H180 in `docs/tests/holes.md`. docs/semantics.md 3.2: the file was empty when the mount
 /// truncated it by an open, so the mount repeats all later changes: an inline write, or a close
-/// with the size. The file gets the truncate generation that they name, also after a second power
-/// loss.
+/// with the size. The file gets the truncate generation that these changes name, also after a
+/// second power loss.
 #[test]
 fn changes_after_a_truncation_of_no_bytes_are_replayed() {
     for inline_bytes in [0, 4096] {

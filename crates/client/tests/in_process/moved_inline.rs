@@ -127,7 +127,8 @@ fn fsync_syncs_metadata_and_storage_concurrently() {
     });
 }
 
-/// A program that opens a database for each transaction syncs it only once or twice.
+/// A program that opens a database for each transaction syncs it only once or twice after each
+/// open. So the first such sync already moves the bytes of a file that was large at the open.
 #[test]
 fn first_fsync_that_needs_both_services_moves_old_inline_bytes() {
     with_client(|fake, client| async move {
@@ -292,8 +293,8 @@ fn moved_inline_bytes_in_an_open_reply_need_no_confirmation() {
     });
 }
 
-/// After an earlier close, another client could move the bytes and write to the chunk file before
-/// storage executes the copy.
+/// If the mount closed the file earlier, another client could move the bytes and write to the chunk
+/// file before storage executes the copy.
 #[test]
 fn close_waits_for_the_storage_reply_to_copied_inline_bytes() {
     with_client(|fake, client| async move {
@@ -317,7 +318,8 @@ fn close_waits_for_the_storage_reply_to_copied_inline_bytes() {
     });
 }
 
-/// The close would end the only open that metadata still has, while the copy is on its way.
+/// If the mount copied the bytes, the close could end the only open that metadata still has, while
+/// the copy is on its way.
 #[test]
 fn inline_bytes_are_not_copied_if_a_close_hides_a_lost_open() {
     with_client(|fake, client| async move {

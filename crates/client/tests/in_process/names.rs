@@ -9,7 +9,7 @@ use skep_wire::management::Heartbeat;
 use skep_wire::metadata::{GetAttributes, Lookup, OpenSession, ReadDirectory};
 use std::time::Duration;
 
-/// Gives a name in the root directory, which is at the first metadata group, to an inode.
+/// Adds a name of an inode to the root directory, which is at the first metadata group.
 fn set_name(fake: &FakeCluster, name: &[u8], inode: InodeId) {
     fake.with_metadata(METADATA_GROUPS[0], |it| {
         it.entries.insert((InodeId::ROOT, name.into()), inode);
@@ -33,7 +33,7 @@ fn lookup_sends_only_one_request() {
 }
 
 #[test]
-fn attributes_come_from_the_group_of_the_shard_of_the_inode() {
+fn attributes_come_from_the_metadata_group_of_the_inode() {
     with_client(|fake, client| async move {
         let elsewhere =
             fake.with_metadata(METADATA_GROUPS[1], |it| *it.inodes.keys().next().unwrap());
@@ -153,7 +153,7 @@ fn stat_of_a_removed_directory_returns_its_last_attributes() {
         fake.with_metadata(METADATA_GROUPS[0], |it| it.inodes.clear());
         let found = client.stat(made.inode).await.unwrap().attributes;
         assert_eq!(found, Attributes { links: 0, size: 0, ..made });
-        assert!(client.stat(file).await.is_err(), "files are kept while they are open");
+        assert!(client.stat(file).await.is_err(), "the mount keeps none of a file");
         assert!(
             client.stat(InodeId::new(77)).await.is_err(),
             "the mount has never seen this inode"
@@ -205,14 +205,14 @@ fn small_directory_is_listed_again_after_its_entries_expire() {
         assert_eq!(opens_after(300, true, hour).await, (true, 1));
         assert_eq!(opens_after(300, true, Duration::ZERO).await, (false, 0));
         assert_eq!(opens_after(300, false, Duration::ZERO).await, (true, 1), "without attributes");
-        assert_eq!(opens_after(200, true, Duration::ZERO).await, (true, 1), "two of the entries");
+        assert_eq!(opens_after(200, true, Duration::ZERO).await, (true, 1), "two entries fit");
     });
 }
 
 /// docs/semantics.md 1.6: after the last entry, the kernel asks for more entries, and only an empty
 /// reply ends the listing.
 #[test]
-fn end_of_a_listing_needs_no_request_of_its_own() {
+fn end_of_a_listing_needs_no_request_to_metadata() {
     with_client(|fake, client| async move {
         let (root, hour) = (InodeId::ROOT, Duration::from_secs(3600));
         // Lists the directory as the kernel does. Returns the number of entries and of requests.

@@ -81,8 +81,8 @@ fn read_of_a_shared_file_ignores_bytes_of_an_earlier_open() {
     });
 }
 
-/// The mount holds the file between two requests of one open. The reply to the second request has
-/// the newest bytes.
+/// Between two requests of one open, the mount keeps the file open by a hold (`Opens::hold`). The
+/// reply to the second request has the newest bytes.
 #[test]
 fn repeated_open_returns_the_newest_bytes_of_the_file() {
     with_client(|fake, client| async move {

@@ -75,7 +75,7 @@ fn idle_mount_repeats_a_failed_renewal() {
 }
 
 /// If the mount replaced a session that metadata is still opening, metadata would have two sessions
-/// of this client. When the lease of the unused one runs out, it would evict the client.
+/// of this client. When the lease of the unused session runs out, metadata would evict the client.
 #[test]
 fn read_during_a_renewal_waits_for_the_new_session() {
     with_client(|fake, client| async move {

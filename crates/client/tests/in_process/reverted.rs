@@ -63,7 +63,7 @@ fn sync_right_after_a_power_loss_reports_a_reverted_link() {
     });
 }
 
-/// docs/semantics.md 3.2: the directory of the target was put back from a copy that is older than
+/// docs/semantics.md 3.2: the directory of the target was restored from a copy that is older than
 /// the session of the mount.
 #[test]
 fn change_missing_in_a_restored_copy_is_reported() {
@@ -275,8 +275,8 @@ fn internal_request_does_not_use_up_an_error_for_programs() {
     with_client(|fake, client| async move {
         fake.with_metadata(1, |it| it.behaviour.inline_bytes = 4096);
         let (inode, created) = create(&client, "a").await;
-        // Open the file again: for a file that the mount has not created with the same handle, it
-        // sends a request to end the component.
+        // Open the file again. The mount sends a request to end the component only if it has not
+        // created the file with the same handle.
         client.close(created).await.unwrap();
         let handle = client.open(inode, OpenMode::Write, false).await.unwrap().handle;
         let change = SetAttributes { permissions: Some(0o600), size: None, ..set_size(inode, 0) };

@@ -168,9 +168,9 @@ fn acknowledgement_does_not_wait_for_a_blocked_append() {
     });
 }
 
-/// docs/semantics.md 2.9: after an earlier close, another client could append without a
-/// notification to this mount, and storage could then write the bytes of this append to the same
-/// place.
+/// docs/semantics.md 2.9: if the mount closed the file earlier, another client could append without
+/// a notification to this mount. Storage could then write the bytes of the killed append to the
+/// same place.
 #[test]
 fn last_close_waits_for_the_append_of_a_killed_program() {
     with_client(|fake, client| async move {
@@ -193,7 +193,8 @@ fn last_close_waits_for_the_append_of_a_killed_program() {
     });
 }
 
-/// Sends the mount the notification with a number. Returns after its acknowledgement.
+/// Sends the notification with the number `number` to the mount. Returns when the mount has
+/// acknowledged it.
 async fn notify(fake: &FakeCluster, number: usize, inode: InodeId) {
     let notification = Notification { number: number as u64, inode };
     fake.state.borrow_mut().notifications.push(notification);
@@ -243,8 +244,9 @@ fn acknowledgement_does_not_wait_for_a_report_of_times() {
     });
 }
 
-/// Hole H183 in `docs/tests/holes.md`. docs/semantics.md 2.3: with the size that metadata has, the
-/// other mount would not read the acknowledged bytes, and its appends would overwrite them.
+/// Hole H183 in `docs/tests/holes.md`. docs/semantics.md 2.3: if this mount acknowledged without a
+/// report, the other mount would use the smaller size at metadata. It would not read the
+/// acknowledged bytes, and its appends would overwrite them.
 #[test]
 fn notification_is_acknowledged_only_after_a_report_of_the_size() {
     with_client(|fake, client| async move {

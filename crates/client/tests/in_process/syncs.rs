@@ -149,7 +149,8 @@ fn change_of_times_waits_for_the_report_of_a_stat() {
     });
 }
 
-/// Otherwise a `stat` could wait for ever while other programs close the file again and again.
+/// If a `stat` waited for each close, it could wait for ever while other programs close the file
+/// again and again.
 #[test]
 fn stat_waits_for_no_close_after_the_report_of_its_writes() {
     with_client(|fake, client| async move {
@@ -371,7 +372,7 @@ async fn write_inline_bytes(fake: &FakeCluster, client: &Client, count: usize) -
 }
 
 /// The changes that the mount keeps for a replay are limited to 4 MiB. The mount syncs them when
-/// half of this is reached, and metadata does not reply yet.
+/// half of this limit is reached, and in this test metadata does not reply to the sync.
 #[test]
 fn writer_does_not_wait_for_a_background_sync_of_changes() {
     with_client(|fake, client| async move {
@@ -382,7 +383,7 @@ fn writer_does_not_wait_for_a_background_sync_of_changes() {
     });
 }
 
-/// The writes have more than twice the bytes that the mount keeps at most.
+/// The writes have more than twice as many bytes as the mount may keep.
 #[test]
 fn syncs_in_the_background_keep_the_list_of_changes_short() {
     with_client(|fake, client| async move {

@@ -19,7 +19,7 @@ fn unmount_reports_unconfirmed_changes_and_sizes() {
             assert!(text.starts_with(UNCONFIRMED) && text.contains(words), "{text}");
             assert_eq!(text.contains("inodes"), refused == ReportWritten::ID, "{text}");
             assert_eq!(fake.with_metadata(1, |it| it.session_count()), 0, "the mount has ended");
-            assert!(client.shutdown().await.is_ok(), "the unmount has reported it once");
+            assert!(client.shutdown().await.is_ok(), "the first unmount has reported the changes");
         });
     }
 }

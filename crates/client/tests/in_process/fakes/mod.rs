@@ -78,8 +78,9 @@ pub(crate) struct State {
     /// The message type whose requests wait until this field is `None`.
     pub(crate) hold: Option<u16>,
     pub(crate) held_reply: HeldReply,
-    /// A message type and an error: the fake refuses all requests of this type with it. The fake
-    /// does not record a refused change in its slot, so it must be the last change of its session.
+    /// A message type and an error: the fake refuses all requests of this type with this error. The
+    /// fake does not record a refused change in its slot, so it must be the last change of its
+    /// session.
     pub(crate) refusal: Option<(u16, ErrorCode)>,
     /// Whether the fake closes the connection of each request without a reply.
     pub(crate) is_down: bool,
@@ -258,7 +259,7 @@ impl FakeCluster {
                 self.state.borrow_mut().clients.remove(&Leave::from_bytes(body)?.node);
                 Ok(Answer::of(&EmptyReply {}))
             }
-            other => panic!("management was sent message {other}"),
+            other => panic!("the fake management cannot execute message {other}"),
         }
     }
 

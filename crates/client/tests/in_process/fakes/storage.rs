@@ -21,9 +21,9 @@ pub(crate) struct FakeStorage {
     pub(crate) files: HashMap<ChunkFileKey, Vec<u8>>,
     pub(crate) incarnation: u64,
     pub(crate) is_full: bool,
-    /// How many of the next reads return damaged data without an error.
+    /// Number of the next reads that return damaged data without an error.
     pub(crate) flipped_reads: usize,
-    /// How many of the next writes the target refuses as damaged in transit.
+    /// Number of the next writes that the target refuses as damaged in transit.
     pub(crate) refused_writes: usize,
     /// Number of writes that had the durable flag.
     pub(crate) durable_writes: usize,
@@ -91,7 +91,7 @@ impl FakeStorage {
                 }
                 Answer::of(&EmptyReply {})
             }
-            other => panic!("storage was sent message {other}"),
+            other => panic!("the fake storage target cannot execute message {other}"),
         })
     }
 

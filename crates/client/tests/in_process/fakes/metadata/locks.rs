@@ -13,7 +13,7 @@ impl FakeMetadata {
         Ok(match header.message {
             SetLock::ID => self.set_lock(header.session, &SetLock::from_bytes(body)?)?.to_bytes(),
             ListLocks::ID => self.list_locks().to_bytes(),
-            other => panic!("metadata was sent message {other}"),
+            other => panic!("the fake metadata target cannot execute message {other}"),
         })
     }
 

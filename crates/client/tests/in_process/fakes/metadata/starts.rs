@@ -36,7 +36,8 @@ impl FakeMetadata {
         CompareOpensReply { counts: request.files.iter().map(count).collect() }
     }
 
-    /// Refuses a change, or a sync with a start number, if it has another start number.
+    /// Refuses a change or a sync if its start number is not the current one. Accepts a sync
+    /// without a start number.
     pub(super) fn check_start(&self, header: &Header, modifies: bool) -> Result<()> {
         let is_checked = modifies || header.is_durable() && header.start() != 0;
         let is_stale = is_checked && header.start() != self.start;
