@@ -34,7 +34,8 @@ pub(crate) struct SharedChecks {
 }
 
 impl SharedChecks {
-    /// Locks the checks, after all checks from before the first `changes` changes are removed.
+    /// Locks the table of checks. If `changes` shows a newer change than the table has seen, first
+    /// removes all checks.
     fn after(&self, changes: u64) -> MutexGuard<'_, (u64, Checks)> {
         let mut checks = self.checks.lock().unwrap_or_else(PoisonError::into_inner);
         if checks.0 < changes {
@@ -45,7 +46,8 @@ impl SharedChecks {
 }
 
 /// One worker's cache of files without set-user-id and set-group-id bits. An entry is valid for at
-/// most the time for which the kernel may cache attributes, from the request for the attributes on.
+/// most the time for which the kernel may cache attributes. This time begins with the request for
+/// the attributes.
 #[derive(Debug, Default)]
 pub(crate) struct CheckedFiles {
     shared: Arc<SharedChecks>,
@@ -56,7 +58,7 @@ pub(crate) struct CheckedFiles {
 /// The moment before a worker sends a request whose reply contains attributes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct CheckStart {
-    /// Number of changes of permissions through this mount until then.
+    /// Number of changes of permissions through this mount before this moment.
     changes: u64,
     at: Duration,
 }

@@ -172,7 +172,7 @@ async fn register(
         UntilSignal::Ready(mount) => Ok((mount?, signals)),
         UntilSignal::Signal(_) => Err(Error::new(
             ErrorCode::Interrupted,
-            "cannot mount: a termination signal arrived first",
+            "cannot mount: a termination signal arrived before management registered this mount",
         )),
     }
 }

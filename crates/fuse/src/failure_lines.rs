@@ -25,9 +25,10 @@ type Failed = (u64, u32, u16);
 /// on the same file.
 static LINES: Mutex<FailureLines> = Mutex::new(FailureLines::new());
 
-/// Stands in the table for all failures that find it full. No inode has the number 0.
+/// The table entry for all failures that occur while the table is full. No inode has the number 0.
 const OTHERS: Failed = (0, 0, 0);
-/// How long a full table limits the lines of further failures.
+/// How long the mount keeps a full table. In this time, all further failures have one limit
+/// together.
 const FULL_FOR: Duration = Duration::from_secs(60);
 
 #[derive(Debug)]

@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn job_variables_survive_formatting_and_parsing() {
+    fn job_variables_are_unchanged_after_formatting_and_parsing() {
         let longest = "x".repeat(MAX_JOB_VARIABLE_BYTES);
         for text in ["SLURM_JOB_ID:PBS_JOBID", "_a1", "a:b:c:d:e:f:g:h", &longest] {
             assert_eq!(text.parse::<JobVariables>().unwrap().to_string(), text);

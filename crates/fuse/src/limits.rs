@@ -72,8 +72,8 @@ pub(crate) const MAX_WAIT_EVENTS: usize = 100_000;
 /// and in the cache that all workers share. When a cache is full, the worker empties it.
 pub(crate) const MAX_CHECKED_FILES: usize = 1024;
 /// Maximum number of failed operations, each of one file with one error, whose log lines the mount
-/// limits. When the table is full, all further failures have one line a minute together, and after
-/// a minute the mount empties the table. A full table takes about 100 KiB.
+/// limits. When the table is full, all further failures get one common line a minute, and after a
+/// minute the mount empties the table. A full table takes about 100 KiB.
 pub(crate) const MAX_LOGGED_FAILURES: usize = 1024;
 /// How long a direct write waits until the kernel has dropped its cached pages of the written
 /// range.

@@ -42,7 +42,7 @@ pub struct ServeOptions {
     /// Whether SIGTERM and SIGINT unmount the file system and end the process, except signals that
     /// the process ignores. If true, the caller must not have started any thread yet.
     pub ends_on_signals: bool,
-    /// Called once, as soon as the mount serves requests.
+    /// The function that the mount calls once, as soon as it serves requests.
     pub on_ready: Box<dyn FnOnce(TransportKind)>,
 }
 

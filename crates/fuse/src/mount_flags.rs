@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn later_mount_options_win_and_unknown_options_are_refused() {
+    fn later_mount_flags_override_and_unknown_flags_are_refused() {
         let mut flags = MountFlags::default();
         for word in ["ro", "nosuid", "noexec", "rw", "sync", "exec"] {
             assert!(flags.take(word), "{word}");

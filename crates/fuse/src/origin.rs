@@ -4,8 +4,8 @@
 //! # Hazard: the environment of a process that waits for this mount
 //! The kernel reads `/proc/PID/environ` under a lock of the process's memory. A thread of the
 //! process may hold that lock while it waits for a page of a file on this mount. So no worker may
-//! wait for the read. A separate thread reads the environment. If that takes too long, the request
-//! continues without a job.
+//! wait for the read. A separate thread reads the environment. If the read takes too long, the
+//! request continues without a job.
 
 use crate::abi::InHeader;
 use crate::job_variables::JobVariables;

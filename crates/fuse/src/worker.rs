@@ -22,8 +22,8 @@
 //!   request when the last handle to them has been dropped. A write continues for a moment and
 //!   holds the buffers meanwhile, and its caller cannot exit before that. An append, and a write to
 //!   a locked file, continue until the servers have replied, and do not need the buffers.
-//! - All other operations run to completion without the slot, so that the session never contains
-//!   half a change. If the operation opened a file, the worker then closes the file.
+//! - All other operations run to completion without the slot, so that no change stays incomplete.
+//!   If the operation opened a file, the worker then closes the file.
 //!
 //! # Hazard: reuse of a buffer
 //! A cancelled receive may still fill its buffer. So the worker writes a reply to a buffer, or

@@ -254,7 +254,7 @@ fn mount_killed_while_it_waits_leaves_no_process_or_mount() {
     kill_process(Pid::from_child(&in_front.child), Signal::TERM).expect("our own child");
     for begun in [&mut in_background, &mut in_front] {
         let printed = begun.failure();
-        assert!(printed.contains("cannot mount: a termination signal arrived first"), "{printed}");
+        assert!(printed.contains("cannot mount: a termination signal arrived before"), "{printed}");
     }
     for begun in [&mut by_mount, &mut by_helper] {
         begun.end();

@@ -20,7 +20,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn device_numbers_survive_packing(major in 0_u64..1 << 12, minor in 0_u64..1 << 20) {
+        fn unpacked_device_number_is_unchanged(major in 0_u64..1 << 12, minor in 0_u64..1 << 20) {
             let device = major << 32 | minor;
             prop_assert_eq!(unpack_device(pack_device(device)), device);
         }

@@ -110,9 +110,10 @@ async fn get<F: FileSystem>(
 /// that have changed the time. But if the size, the owner, the permissions or the number of links
 /// has changed, the kernel must get the new attributes.
 ///
-/// If so, this function makes the kernel drop its cached attributes of the inode. After such a
-/// drop, the kernel does not cache the attributes in a reply to an earlier request. The program's
-/// `stat` returns these attributes nevertheless (Linux 6.18).
+/// If the reply passes the attributes only to the program, this function makes the kernel drop its
+/// cached attributes of the inode. After such a drop, the kernel does not cache the attributes in a
+/// reply to an earlier request. The program's `stat` returns these attributes nevertheless (Linux
+/// 6.18).
 fn hides_from_kernel<F: FileSystem>(context: &Context<F>, stat: &Stat) -> bool {
     let inode = stat.attributes.inode;
     let seen = context.file_system.seen_by_kernel(inode);
@@ -144,7 +145,8 @@ async fn set<F: FileSystem>(
         change.cleared_permissions =
             privileges::bits_of_change(context, change.inode, caller).await?;
     }
-    // A change that only clears bits makes no check of a file without these bits wrong.
+    // After a change that only clears bits, the cached checks of files without these bits stay
+    // correct.
     let changes_permissions = change.permissions.is_some();
     if changes_permissions {
         context.checked.forget_all();

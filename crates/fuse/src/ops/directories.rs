@@ -13,7 +13,7 @@ pub(crate) async fn perform<F: FileSystem>(
     match request {
         // The reply decides whether the kernel keeps its cached listing. By itself, the kernel
         // would only compare the directory's modification times, and programs (`rsync`, `tar`) set
-        // these back.
+        // modification times back.
         DirectoryRequest::Open { directory } => {
             let max_age = context.options.validity;
             let keep_cache = context.file_system.open_directory(directory, max_age).await?;

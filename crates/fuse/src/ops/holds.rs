@@ -68,7 +68,7 @@ pub(super) async fn existing<F: FileSystem>(
     mode: OpenMode,
     caller: Caller,
 ) -> Result<bool> {
-    // All threads of other containers have the thread id zero here.
+    // The thread id is zero for all threads of other containers, so it identifies no thread.
     if caller.pid == 0 {
         return Ok(true);
     }
@@ -139,7 +139,7 @@ async fn send<F: FileSystem>(
 
 /// Records that the kernel repeats an open of the caller, because the mount replies `ESTALE`.
 pub(super) fn failed<F: FileSystem>(context: &Context<F>, mode: OpenMode, caller: Caller) {
-    // All threads of other containers have the thread id zero here.
+    // The thread id is zero for all threads of other containers, so it identifies no thread.
     if caller.pid != 0 {
         context.repeated_opens.failed(caller.pid, mode, skep_env::now());
     }

@@ -54,8 +54,8 @@ pub(super) async fn bits_of_change<F: FileSystem>(
 }
 
 /// Returns the bits that metadata must clear, from attributes that may be as old as attributes in
-/// the kernel's cache: both bits, if the file had neither of them. `None` means that the caller
-/// must request the attributes.
+/// the kernel's cache. Returns both bits if the file had neither of them. `None` means that the
+/// caller must request the attributes.
 ///
 /// # Hazard: another host sets a bit at the same time
 /// Another host may have set the set-user-id bit since. If metadata kept this bit, a program with
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn only_files_without_the_bits_need_no_request_for_attributes() {
+    fn only_files_without_setuid_or_setgid_need_no_request() {
         let check = |kind, permissions, expected| {
             let bits = bits_without_request(&file(kind, permissions), FOREIGN);
             assert_eq!(bits, expected, "{permissions:o}");

@@ -177,7 +177,7 @@ impl Tree {
         Ok(inode)
     }
 
-    /// Gives the name of the inode to a new file, if the name is `replaced...`.
+    /// If the name of the inode is `replaced...`, replaces its file by a new file.
     fn replace_name_of(&mut self, inode: InodeId) -> Result<()> {
         let entries = &self.node(InodeId::ROOT)?.entries;
         let is_found = |(name, (_, of)): &(&Vec<u8>, &(u64, InodeId))| {
@@ -198,8 +198,8 @@ impl Tree {
         Ok(())
     }
 
-    /// Gives a new name to a file, and then to another file. Returns the attributes that the first
-    /// file had before. The first file stays, as if another host had it open.
+    /// Creates a file with a new name, and then replaces it by another file. Returns the attributes
+    /// that the first file had before. The first file stays, as if another host had it open.
     fn make_and_replace(&mut self, name: &[u8]) -> Result<Attributes> {
         let new = NewInode { permissions: 0o644, umask: 0, uid: 0, gid: 0 };
         let first = self.make(InodeId::ROOT, name, FileKind::Regular, new)?;

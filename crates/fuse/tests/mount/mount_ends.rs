@@ -12,8 +12,11 @@ pub(crate) const TESTS: &[Test] = &[
     ("unmount_by_another_program_ends_the_server", unmount_by_another_program_ends_the_server),
     ("termination_signal_unmounts_the_file_system", termination_signal_unmounts_the_file_system),
     ("signal_detaches_a_mount_with_open_files", signal_detaches_a_mount_with_open_files),
-    ("mount_replaces_a_dead_mount", mount_replaces_a_dead_mount),
-    ("mount_refuses_a_mounted_directory", mount_refuses_a_mounted_directory),
+    (
+        "new_mount_replaces_the_dead_mount_of_a_killed_server",
+        new_mount_replaces_the_dead_mount_of_a_killed_server,
+    ),
+    ("mount_on_a_mounted_directory_is_refused", mount_on_a_mounted_directory_is_refused),
     ("a_caller_that_waits_can_be_killed", a_caller_that_waits_can_be_killed),
     (
         "signal_that_does_not_kill_interrupts_no_creation",
@@ -71,7 +74,7 @@ fn signal_detaches_a_mount_with_open_files(transport: &str) {
     assert!(it.end().success());
 }
 
-fn mount_replaces_a_dead_mount(transport: &str) {
+fn new_mount_replaces_the_dead_mount_of_a_killed_server(transport: &str) {
     let directory = tempfile::tempdir().unwrap();
     let mut first = Mounted::start(transport, directory.path()).unwrap();
     fs::write(first.join("file"), "x").unwrap();
@@ -88,7 +91,7 @@ fn mount_replaces_a_dead_mount(transport: &str) {
     assert!(!is_mounted(&second.path), "no other mount is left below it");
 }
 
-fn mount_refuses_a_mounted_directory(transport: &str) {
+fn mount_on_a_mounted_directory_is_refused(transport: &str) {
     let it = mounted(transport);
     let message = Mounted::start(transport, &it.path).err().unwrap();
     assert!(message.contains("is mounted already"), "{message}");

@@ -19,8 +19,11 @@ pub(crate) const TESTS: &[Test] = &[
         "changes_through_synchronous_handles_are_synced",
         changes_through_synchronous_handles_are_synced,
     ),
-    ("holes_take_no_space", holes_take_no_space),
-    ("direct_io_is_served", direct_io_is_served),
+    ("holes_of_a_file_take_no_space", holes_of_a_file_take_no_space),
+    (
+        "direct_io_reads_and_appends_the_written_bytes",
+        direct_io_reads_and_appends_the_written_bytes,
+    ),
     ("writes_to_mapped_memory_reach_the_file", writes_to_mapped_memory_reach_the_file),
     ("unlinked_files_stay_usable_while_open", unlinked_files_stay_usable_while_open),
     (
@@ -37,15 +40,21 @@ pub(crate) const TESTS: &[Test] = &[
         "kernel_drops_pages_of_shared_files_before_each_read",
         kernel_drops_pages_of_shared_files_before_each_read,
     ),
-    ("special_files_are_made", special_files_are_made),
+    (
+        "created_special_files_have_their_type_and_device",
+        created_special_files_have_their_type_and_device,
+    ),
     ("large_directory_is_listed_completely", large_directory_is_listed_completely),
-    ("attributes_are_changed", attributes_are_changed),
-    ("writing_clears_set_user_id", writing_clears_set_user_id),
+    ("stat_returns_changed_attributes", stat_returns_changed_attributes),
+    ("write_by_a_user_clears_set_user_id", write_by_a_user_clears_set_user_id),
     (
         "clearing_of_setuid_keeps_a_chmod_of_another_host",
         clearing_of_setuid_keeps_a_chmod_of_another_host,
     ),
-    ("extended_attributes_are_stored", extended_attributes_are_stored),
+    (
+        "extended_attributes_can_be_set_read_listed_and_removed",
+        extended_attributes_can_be_set_read_listed_and_removed,
+    ),
     ("extended_attribute_shows_the_transport", extended_attribute_shows_the_transport),
     ("many_threads_use_the_mount_concurrently", many_threads_use_the_mount_concurrently),
 ];
@@ -139,7 +148,7 @@ fn changes_through_synchronous_handles_are_synced(transport: &str) {
 
 /// Each write may change the allocation of a file with holes. So the kernel must not use the number
 /// of blocks from an earlier lookup or change of size.
-fn holes_take_no_space(transport: &str) {
+fn holes_of_a_file_take_no_space(transport: &str) {
     let it = mounted(transport);
     let path = it.join("file");
     fs::write(&path, pattern(5000)).unwrap();
@@ -158,7 +167,7 @@ fn holes_take_no_space(transport: &str) {
     }
 }
 
-fn direct_io_is_served(transport: &str) {
+fn direct_io_reads_and_appends_the_written_bytes(transport: &str) {
     let it = mounted(transport);
     let open = |path: &Path| {
         let mut options = OpenOptions::new();
@@ -339,7 +348,7 @@ fn names_can_be_created_renamed_and_removed(transport: &str) {
     assert_eq!(fs::read(it.join("q")).unwrap(), b"p");
 }
 
-fn special_files_are_made(transport: &str) {
+fn created_special_files_have_their_type_and_device(transport: &str) {
     let it = mounted(transport);
     let make = |name: &str, mode: u32, device: u64| {
         let path = std::ffi::CString::new(it.join(name).to_str().unwrap()).unwrap();
@@ -388,7 +397,7 @@ fn large_directory_is_listed_completely(transport: &str) {
     fs::remove_dir(&directory).unwrap();
 }
 
-fn attributes_are_changed(transport: &str) {
+fn stat_returns_changed_attributes(transport: &str) {
     let it = mounted(transport);
     let path = it.join("file");
     let mut options = OpenOptions::new();
@@ -422,7 +431,7 @@ fn attributes_are_changed(transport: &str) {
     assert_eq!(buffer.f_namemax, 255);
 }
 
-fn writing_clears_set_user_id(transport: &str) {
+fn write_by_a_user_clears_set_user_id(transport: &str) {
     let it = mounted(transport);
     fs::set_permissions(&it.path, fs::Permissions::from_mode(0o777)).unwrap();
     let path = it.join("program");
@@ -481,7 +490,7 @@ fn set_xattr(path: &Path, name: &str, value: &[u8], flags: i32) -> Result<(), i3
     }
 }
 
-fn extended_attributes_are_stored(transport: &str) {
+fn extended_attributes_can_be_set_read_listed_and_removed(transport: &str) {
     let it = mounted(transport);
     let path = it.join("file");
     fs::write(&path, "x").unwrap();
