@@ -26,8 +26,8 @@ pub struct Client(pub(crate) Rc<Worker>);
 pub(crate) struct Worker {
     pub(crate) mount: Arc<Mount>,
     pub(crate) router: Rc<Router>,
-    /// Index of this worker, from zero. It selects the worker's range of slots in each session.
-    /// The background work of the mount has the highest index.
+    /// Index of this worker, from zero. The index selects the worker's range of slots in each
+    /// session. The background work of the mount has the highest index.
     pub(crate) index: usize,
     pub(crate) sessions: RefCell<HashMap<GroupId, Rc<ThreadSession>>>,
     /// Limits the number of chunk pieces in flight to [`MAX_PIECES`].

@@ -8,13 +8,13 @@ pub(crate) const SLOTS_PER_WORKER: u32 = 64;
 /// Maximum number of chunk pieces that one thread has in flight. Limits the memory for buffers of
 /// the thread and of the servers.
 pub(crate) const MAX_PIECES: usize = 128;
-/// Maximum length of the piece in one message; a multiple of the granule size. Small enough that
-/// the pieces of a large range are transferred in parallel. Large enough that the cost of a message
-/// is negligible.
+/// Maximum length of the piece in one message; a multiple of the granule size. The limit is small
+/// enough that the pieces of a large range are transferred in parallel, and large enough that the
+/// cost of a message is negligible.
 pub(crate) const MAX_PIECE_BYTES: u64 = 1 << 20;
 /// Maximum number of bytes that one copy request copies; the caller sends another request for the
-/// rest. Large enough that the cost of a request is negligible. Small enough that a killed program
-/// ends soon.
+/// rest. The limit is large enough that the cost of a request is negligible, and small enough that
+/// a killed program ends soon.
 pub(crate) const MAX_COPIED_BYTES: u64 = 64 << 20;
 /// Maximum number of open handles of a mount. A program that leaks handles gets an error before the
 /// host runs out of memory.
@@ -87,7 +87,7 @@ pub(crate) const CLOSE_DELAY: Duration = Duration::from_millis(5);
 /// many syncs causes few requests to metadata.
 pub(crate) const TIMES_DELAY: Duration = Duration::from_millis(100);
 /// A client that sets a stripe pattern first waits until metadata has acknowledged the deferred
-/// closes of the file. This is the maximum duration of the wait.
+/// closes of the file. This constant is the maximum duration of the wait.
 pub(crate) const DEFERRED_CLOSE_WAIT: Duration = Duration::from_secs(1);
 /// A client waits for closes that the kernel or this mount has not sent yet, if it sets a stripe
 /// pattern, handles a sharing notification, or compares its opens with metadata. This constant is
@@ -119,8 +119,8 @@ pub(crate) const MAX_ACKNOWLEDGED: usize = 4096;
 pub(crate) const MAX_ACKNOWLEDGED_BYTES: usize = 4 << 20;
 /// Maximum number of marks of unsynced inline writes that the mount keeps for each inode; more than
 /// `MAX_STARTS`. Beyond this limit, the mount assigns the oldest writes to the next higher mark.
-/// Enough for the writes to one file in the 10 ms between two syncs of a metadata target. Each mark
-/// takes 24 bytes.
+/// The limit is enough for the writes to one file in the 10 ms between two syncs of a metadata
+/// target. Each mark takes 24 bytes.
 pub(crate) const MAX_INLINE_MARKS: usize = 256;
 /// Maximum number of inodes that the mount remembers because a power loss of metadata has reverted
 /// changes of them, and no program has got an error yet. For further inodes, only the log and

@@ -3,7 +3,7 @@
 use std::sync::mpsc;
 use std::time::Duration;
 
-/// Time limit of a wait. It is far longer than a wait takes on a busy machine.
+/// Time limit of a wait. The limit is far longer than a wait takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Number of waits of each check.
 const ROUNDS: u32 = 1000;

@@ -39,8 +39,8 @@ pub trait InodeAttributes {
     /// A program may still have a removed directory, pipe, socket or device open. For such an
     /// inode, the mount returns the attributes that it saw last, with a link count of zero. For the
     /// root the mount returns the attributes that it saw last if metadata does not reply within
-    /// `ROOT_PATIENCE`. Otherwise `df`, `umount` and all programs that read the attributes of every
-    /// mount of a host would hang.
+    /// `ROOT_PATIENCE`. Without this time limit, `df`, `umount` and all programs that read the
+    /// attributes of every mount of a host would hang.
     ///
     /// # Errors
     /// - `NotFound` or `Stale` if the inode does not exist.
@@ -68,9 +68,9 @@ pub trait InodeAttributes {
         None
     }
 
-    /// Returns the attributes of an open file and their age, if the mount has them from a reply of
-    /// metadata to a request that it has sent less than `max_age` ago. `None` means that the mount
-    /// must request the attributes, because they may be out of date.
+    /// Returns the attributes of an open file and their age, if a reply of metadata has contained
+    /// them. The mount must have sent the request for this reply less than `max_age` ago. `None`
+    /// means that the mount must request the attributes, because they may be out of date.
     fn known_attributes(
         &self,
         _inode: InodeId,
@@ -284,8 +284,8 @@ impl Client {
     }
 
     /// Reports all unreported writes of a file to metadata. Returns the attributes in the reply, or
-    /// `None` if there was nothing to report. A report that arrives after a change of the times by
-    /// a program would replace the new times, so the report and the change wait for each other.
+    /// `None` if there was nothing to report. A late report would replace times that a program has
+    /// set meanwhile. So the report and a change of the times wait for each other.
     async fn report_before_stat(&self, state: Arc<InodeState>) -> Result<Option<Attributes>> {
         if state.unreported().is_none() {
             return Ok(None);

@@ -27,7 +27,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// The mount uses the attributes in the reply to a change only if the reply arrives within this
-/// time. In this time a mount changes fewer directories than fit into the table.
+/// time. Within 100 ms a mount changes fewer directories than fit into the table.
 const LONGEST_REPLY: Duration = Duration::from_millis(100);
 
 /// The attributes of directories after this mount's own changes of their entries.

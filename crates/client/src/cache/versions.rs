@@ -68,9 +68,9 @@ impl CachedVersions {
         self.pages.get(inode).is_some()
     }
 
-    /// Returns whether the kernel's cached pages of a file have this version. If they do, records
-    /// the version again, so that the table does not evict the version of a file that programs open
-    /// often.
+    /// Returns whether the kernel's cached pages of a file have this version. If the pages have
+    /// this version, records it again, so that the table does not evict the version of a file that
+    /// programs open often.
     pub(crate) fn has_pages(&self, inode: InodeId, version: u64) -> bool {
         let mut is_held = false;
         self.pages.update_if(inode, |held| {
@@ -102,8 +102,9 @@ impl CachedVersions {
     }
 
     /// Records that the mount sends these attributes to the kernel together with a name of the
-    /// inode. Returns whether the kernel may have an out-of-date access control list in its cache:
-    /// the list of another version of the inode, or the fact that another version has no list.
+    /// inode. Returns whether the kernel may have an out-of-date access control list in its cache.
+    /// The cached list is out of date if it belongs to another version of the inode. The cached
+    /// fact that another version has no list is out of date too.
     ///
     /// # Hazard: the kernel drops a reply
     /// If the kernel looks up a cached name and finds another inode than before, it drops the

@@ -34,9 +34,9 @@ pub(crate) struct XattrAbsence {
     valid: Duration,
     all: Recent<Absence>,
     /// The inodes without [`CAPABILITY`] according to a reply of metadata. The value is the time at
-    /// which the mount sent the request. This table serves programs that write and read a file in
-    /// turn. The kernel requests this attribute before each write. But metadata sends no attributes
-    /// of the file meanwhile, so the entry of the file in `all` expires.
+    /// which the mount sent the request. The table `no_capability` serves programs that write and
+    /// read a file in turn. The kernel requests this attribute before each write. But metadata
+    /// sends no attributes of the file meanwhile, so the entry of the file in `all` expires.
     no_capability: Recent<Duration>,
 }
 
@@ -54,8 +54,8 @@ impl XattrAbsence {
     /// Records whether an inode has extended attributes that the kernel requests by itself,
     /// according to attributes in the reply to a request that the mount sent at the time `sent`.
     ///
-    /// The time for which the entry is valid begins at `sent`. If it began with the reply, the
-    /// mount could use a late reply longer than the kernel may use attributes.
+    /// The time for which the entry is valid begins at `sent`. If the time began with the reply,
+    /// the mount could use a late reply longer than the kernel may use attributes.
     pub(crate) fn note(&self, attributes: &Attributes, sent: Duration) {
         let has_none = !attributes.has_capability && !attributes.has_acl;
         self.all.update(attributes.inode, |noted| match noted {

@@ -1,5 +1,5 @@
-//! Appends to a file that other clients may also extend. Such appends take a lock at metadata, so
-//! that each of them goes to the end of the file.
+//! Appends to a file that other clients may also extend. The clients take a lock at metadata for
+//! each such append, so that each append begins at the end of the file.
 
 use crate::client::Client;
 use crate::data::write::WritePosition;

@@ -167,8 +167,8 @@ impl Client {
         self.await_truncation(state).await.map(|reply| reply.attributes)
     }
 
-    /// Like [`Self::attributes_after_truncation`]. Also returns the chunk files that clients have
-    /// reported as synced.
+    /// Like [`Self::attributes_after_truncation`], but also returns the chunk files that clients
+    /// have reported as synced.
     pub(crate) async fn await_truncation(
         &self,
         state: &Arc<InodeState>,

@@ -79,9 +79,9 @@ impl Copies for Client {
         };
         let CopyResult { length, has_holes } = drive_change(self, Arc::clone(&inode), work).await?;
         if end <= inline || has_holes {
-            // The length of a chunk file shows the end of the last write, but inline bytes in
-            // metadata do not show it, and neither does a hole at the end of the copy. So the
-            // client must report the new size.
+            // The length of a chunk file shows the end of the last write. But inline bytes in
+            // metadata, and a hole at the end of the copy, do not show this end. So the client must
+            // report the new size.
             self.report_written(&inode, ModifyOptions::default()).await?;
         }
         Ok(length)

@@ -1,6 +1,6 @@
 //! Finds out why storage does not have bytes of a file. The bytes may be a hole, the file may have
 //! been removed or truncated meanwhile, or a chunk file may be lost. Only metadata can distinguish
-//! these cases.
+//! a hole from a removal, a truncation or a loss.
 
 use crate::client::Client;
 use crate::files::open_file::OpenFile;

@@ -79,8 +79,8 @@ pub(crate) struct InlineWrite {
     /// Truncate generation of the file when the write began. Metadata refuses the write with
     /// `EndMoved` if the file was truncated since.
     pub(crate) truncate_generation: u64,
-    /// Whether these bytes are the whole write of a program. If they are, metadata also raises the
-    /// size of the file to the end of the bytes.
+    /// Whether these bytes are the whole write of a program. If the bytes are the whole write,
+    /// metadata also raises the size of the file to the end of the bytes.
     pub(crate) extends: bool,
     /// Whether the write is an append. Metadata then refuses it with `EndMoved` if the file ends
     /// beyond the offset.

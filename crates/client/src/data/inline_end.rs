@@ -78,9 +78,9 @@ impl Client {
 
     /// Finds out whether metadata has refused a report because the report ended the inline
     /// component. `ends_inline` is the generation of the pattern with this component. Returns the
-    /// error for the caller: `refusal`, or `Io` if the file still has its inline component. In this
-    /// case metadata has lost this mount's open in a power loss, and another client has used the
-    /// file since, so the first bytes that this mount has written are lost.
+    /// error for the caller: `refusal`, or `Io` if the file still has its inline component. `Io`
+    /// means that metadata has lost this mount's open in a power loss, and another client has used
+    /// the file since. The first bytes that this mount has written are then lost.
     pub(crate) async fn explain_refused_end(
         &self,
         state: &Arc<InodeState>,

@@ -8,9 +8,9 @@
 //! So the client does not cancel such a change, and the release of the locks waits for its end.
 //!
 //! Several processes may share a lock: after a fork, they have the same open file description. If
-//! only one of them is killed, another one can write to the same range again, or release the lock
-//! itself. So later changes of the file and releases of locks also wait for the end of each change
-//! of a killed program.
+//! only one process is killed, another process can write to the same range again, or release the
+//! lock itself. So later changes of the file and releases of locks also wait for the end of each
+//! change of a killed program.
 //!
 //! # Hazard: pages that the kernel has read before the end of the change
 //! The kernel gets the reply to the request of a killed program before the change has ended, and

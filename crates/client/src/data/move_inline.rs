@@ -46,8 +46,8 @@ impl Client {
             return;
         }
         let (client, of) = (self.clone(), Arc::clone(file));
-        // Complete the move even if the caller drops the future. Otherwise writes of this mount
-        // could begin while metadata removes the inline bytes.
+        // Complete the move even if the caller drops the future. If the move ended early, writes of
+        // this mount could begin while metadata removes the inline bytes.
         let moving = async move { client.move_inline(&of).await };
         let id = file.inode.id;
         match drive(moving, |_| ()).await {
@@ -122,12 +122,12 @@ impl Client {
     /// mount. After the reply, no power loss can revert these opens. So no other client can use the
     /// file before this mount has acknowledged a notification.
     async fn is_open_durably(&self, state: &Arc<InodeState>) -> Result<bool> {
-        // Also count handles whose close has begun, even if they are stale. If metadata has
-        // executed such a close already, this function returns `false`, and a later sync moves the
-        // bytes. If the client did not count these handles, the open of such a handle could take
-        // the place of the lost open of another handle in metadata's count. The close of the former
-        // handle would then remove the last open at metadata. An open whose reply has not arrived
-        // is harmless, because its close waits for the end of the move.
+        // Also count handles whose close has begun, even stale handles. If metadata has executed
+        // such a close already, this function returns `false`, and a later sync moves the bytes. If
+        // the client did not count these handles, metadata could count the open of a closing handle
+        // in place of the lost open of another handle. The close would then remove the last open at
+        // metadata. An open whose reply has not arrived is harmless, because its close waits for
+        // the end of the move.
         let of_file = |file: &OpenFile| {
             let is_of_file = file.inode.id == state.id && file.mode == OpenMode::Write;
             is_of_file && (file.is_closing() || !file.is_stale())
@@ -246,8 +246,9 @@ impl Client {
     }
 
     /// Finds out whether a target has refused a request for inline bytes with `Stale` because the
-    /// bytes were moved to storage. If so, returns without an error, and the caller repeats its
-    /// operation with the new pattern. `used` is the pattern that the operation has used.
+    /// bytes were moved to storage. If the bytes were moved, returns without an error, and the
+    /// caller repeats its operation with the new pattern. `used` is the pattern that the operation
+    /// has used.
     ///
     /// # Errors
     /// `refusal`, unless it is `Stale` and the inline bytes were moved.

@@ -85,14 +85,14 @@ impl Reads for Client {
     }
 
     fn note_cached(&self, handle: HandleId) {
-        // If the handle is not open, the following read returns the error.
+        // If the handle is not open, record nothing, because the following read returns the error.
         if let Ok(file) = self.mount().handles.get_live(handle) {
             file.inode.set_cached();
         }
     }
 
     fn note_direct_write(&self, handle: HandleId) {
-        // If the handle is not open, the following write returns the error.
+        // If the handle is not open, record nothing, because the following write returns the error.
         if let Ok(file) = self.mount().handles.get_live(handle) {
             file.inode.must_compare();
         }

@@ -47,8 +47,8 @@ pub trait Writes {
     /// kernel serializes all other appends of one mount. If several mounts share the file, their
     /// clients serialize appends by a lock at metadata.
     ///
-    /// If the caller drops the future, the append continues until all servers have replied. It has
-    /// its own copy of the bytes.
+    /// If the caller drops the future, the append continues until all servers have replied. The
+    /// append has its own copy of the bytes.
     ///
     /// # Errors
     /// - The errors of [`Self::write`].
@@ -82,8 +82,8 @@ impl Writes for Client {
     async fn append(&self, handle: HandleId, expected: u64, data: Buf) -> Result<()> {
         let file = self.mount().handles.get_live(handle)?;
         self.note_kernel_request(&file);
-        // If the program is killed, the append continues. It has its own copy of the bytes, because
-        // the program cannot end while the append uses the program's buffer.
+        // If the program is killed, the append continues. The append has its own copy of the bytes,
+        // because the program cannot end while the append uses the program's buffer.
         let data = Buf::copy_of(&data.bytes());
         let expected_end = expected.saturating_add(data.len() as u64);
         let part = file.inode.begin_append(expected..expected_end);
@@ -323,8 +323,8 @@ impl Write<'_> {
         (written, result)
     }
 
-    /// Removes the bytes that a failed write left beyond the end of the file. Otherwise programs
-    /// would read these bytes after the file has grown.
+    /// Removes the bytes that a failed write left beyond the end of the file. If these bytes
+    /// stayed, programs would read them after the file has grown.
     async fn clear_beyond_end(&self, client: &Client, written: Vec<Piece>) {
         if written.is_empty() {
             return;

@@ -25,9 +25,9 @@ pub trait Closes {
 
     /// Closes a handle. The handle is invalid afterwards, even after an error. If the mount has
     /// already reported all sizes to metadata (by [`Self::flush`]), this function returns
-    /// immediately, and the mount sends the close a few milliseconds later. If this is the last
-    /// handle of the file, and a caller has dropped the future of a write, this function also
-    /// returns immediately, and the mount sends the close when the write has ended.
+    /// immediately, and the mount sends the close a few milliseconds later. If a caller has dropped
+    /// the future of a write, the close of the last handle of the file also returns immediately.
+    /// The mount then sends the close when the write has ended.
     ///
     /// # Errors
     /// - `Stale` if the handle is not open.
@@ -120,12 +120,12 @@ impl Closes for Client {
 }
 
 impl Client {
-    /// If this is the close of the last handle of a file, waits until no write to the file is in
-    /// progress. Such a write belongs to a program that was killed. After the close, metadata would
-    /// let another client write without a notification to this mount, and storage could execute
-    /// this write afterwards. The mount would also forget the state of the file, and with it the
-    /// end of this write, which metadata needs for a later truncation. Returns `false` if the mount
-    /// ends first. The caller must then send no close.
+    /// Before the close of the last handle of a file, waits until no write to the file is in
+    /// progress. A write in progress at this moment belongs to a program that was killed. After the
+    /// close, metadata would let another client write without a notification to this mount, and
+    /// storage could execute this write afterwards. The mount would also forget the state of the
+    /// file, and with it the end of this write, which metadata needs for a later truncation.
+    /// Returns `false` if the mount ends first. The caller must then send no close.
     async fn await_abandoned_writes(&self, state: &InodeState) -> bool {
         self.wait_unless_ending(state, || state.has_abandoned_writes()).await
     }
@@ -169,7 +169,7 @@ impl Client {
         // If the session is lost, the next session may not have this open, see `send_closes`.
         let is_open = || !file.is_stale();
         let result = if written.is_none() && file.inode.ending_inline().is_some() {
-            // This request changes no times, unlike a report.
+            // Unlike a report, a `CloseMany` changes no times.
             let request = || is_open().then(|| CloseMany { files: vec![closed_file(file)] });
             self.modify_closes(inode, request).await.map(|_| None)
         } else {
@@ -198,8 +198,8 @@ impl Client {
 
     /// Closes a file that this client opened for a caller that has dropped its future. Until
     /// metadata has executed the close, the open has a handle like any other open. So the mount
-    /// counts the open when it compares its opens with metadata, and opens the file again in the
-    /// next session, where the repeated close ends this open and not another one.
+    /// counts the open when it compares its opens with metadata. The mount also opens the file
+    /// again in the next session, where the repeated close ends this open and no other open.
     pub(crate) fn close_orphan(&self, result: Result<OpenReply>, mode: OpenMode) {
         let Ok(opened) = result else { return };
         if mode == OpenMode::No || opened.pattern.is_none() {

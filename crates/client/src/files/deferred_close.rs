@@ -92,9 +92,9 @@ impl Client {
 
 /// Returns the element of a [`CloseMany`] request that closes this handle's open. If metadata may
 /// not have durably recorded the end of the file's inline component, the element contains it
-/// (`ends_inline`). Otherwise a power loss could revert the report of the end, and the close, when
-/// the client repeats it, would remove the open. Metadata would then let other clients use the
-/// inline component.
+/// (`ends_inline`). Without this element, a power loss could revert the report of the end, and the
+/// repeated close would remove the open. Metadata would then let other clients use the inline
+/// component.
 pub(crate) fn closed_file(file: &OpenFile) -> ClosedFile {
     let ends_inline = file.inode.ending_inline();
     ClosedFile { inode: file.inode.id, open: file.mode, ends_inline }

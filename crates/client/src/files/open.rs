@@ -411,9 +411,9 @@ impl Client {
     }
 
     /// Adds a handle for an opened file. The caller must not await between the reply and this call.
-    /// Otherwise a dropped future could leave a file open without a handle. `before` is the
-    /// result of [`Self::before_open`] when the caller sent the open. Returns the handle, and
-    /// whether the file is shared. `is_hold` means that no program uses the handle.
+    /// If the caller awaited, a dropped future could leave a file open without a handle. `before`
+    /// is the result of [`Self::before_open`] when the caller sent the open. Returns the handle,
+    /// and whether the file is shared. `is_hold` means that no program uses the handle.
     pub(crate) fn insert_handle(
         &self,
         opened: OpenReply,

@@ -22,14 +22,14 @@ pub(crate) struct OpenFile {
     /// Whether the mount itself has opened the file (`Opens::hold`). No program uses such a handle.
     is_hold: bool,
     /// Whether metadata has lost this open, and this mount could not restore it: the file could not
-    /// be opened again, or had another stripe pattern. If so, every operation through the handle
+    /// be opened again, or had another stripe pattern. Every operation through a stale handle
     /// except the close fails.
     is_stale: AtomicBool,
-    /// Whether locks of this handle were lost. If so, every operation through the handle except the
-    /// close fails.
+    /// Whether locks of this handle were lost. After such a loss, every operation through the
+    /// handle except the close fails.
     has_lost_locks: AtomicBool,
-    /// Whether the handle was open for writing when this client was evicted. If so, every operation
-    /// through the handle except the close fails.
+    /// Whether the handle was open for writing when this client was evicted. Every operation
+    /// through a fenced handle except the close fails.
     is_fenced: AtomicBool,
     is_closing: AtomicBool,
     /// Whether the program opened the handle with `O_SYNC` or `O_DSYNC`. Each write must then be

@@ -1,9 +1,9 @@
-//! Metadata sends the bytes of a small file in its reply to the open of the file. A read
-//! through the new handle uses them, so the read sends no request. No I/O.
+//! Metadata sends the bytes of a small file in its reply to the open of the file. A read through
+//! the new handle uses these bytes, so the read sends no request. No I/O.
 //!
 //! # When the bytes are valid
-//! The bytes belong to one version of the file. A read uses them under the same conditions as the
-//! kernel uses its cached pages, and only if all of the following hold:
+//! The bytes belong to one version of the file. A read uses the bytes only if the kernel could use
+//! cached pages of the file, and if all of these conditions are true:
 //! - The file is not shared. Metadata notifies this mount before another client can write. A shared
 //!   file stays shared for this mount until this mount has closed all its handles of the file. So
 //!   no read uses the bytes later either, even if the other client has closed the file.
@@ -104,8 +104,8 @@ pub(crate) struct OpenedBytesPolicy {
     /// How long reads may use the bytes after the open.
     max_age: Duration,
     /// Whether the kernel has lately read a file from the mount although the mount had sent the
-    /// same version before. Such a read means that the kernel drops pages because it needs the
-    /// memory.
+    /// same version before. A repeated read of the same version means that the kernel drops pages
+    /// because it needs the memory.
     has_dropped_pages: AtomicBool,
 }
 

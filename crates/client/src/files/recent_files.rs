@@ -1,6 +1,6 @@
-//! The files of the most recent events of one kind. An open looks here for events of its file that
-//! the mount recorded after it had sent the open, because the reply to the open may be older than
-//! these events. No I/O.
+//! The files of the most recent events of one kind. An open looks for events of its file that the
+//! mount has recorded since it sent the open. The reply to the open may be older than these events.
+//! No I/O.
 
 use crate::limits::MAX_RECENT_FILES;
 use skep_types::InodeId;
@@ -18,7 +18,8 @@ pub(crate) struct RecentFiles {
     /// The newest events, each with its sequence number and its file, oldest first. The mutex
     /// protects only this list. A thread takes no other lock while it holds this mutex.
     events: Mutex<VecDeque<(u64, InodeId)>>,
-    /// Number of recorded events. A thread changes it only while it holds the mutex of `events`.
+    /// Number of recorded events. A thread changes this number only while it holds the mutex of
+    /// `events`.
     count: AtomicU64,
 }
 

@@ -296,8 +296,8 @@ impl Client {
         match self.ask_group(group, &SyncAll {}, options).await {
             Ok(_) => Ok(()),
             Err(error) if is_lost(&error) => {
-                // Repeat the sync in the new session. This sync also makes all changes of the lost
-                // session durable.
+                // Repeat the sync in the new session. The repeated sync also makes all changes of
+                // the lost session durable.
                 self.renew_session(group, session, &error).await;
                 let session = self.session(group).await?.id;
                 let options = CallOptions { session, durable: true, ..CallOptions::default() };

@@ -6,7 +6,7 @@
 //! lost mark disappears only after the mount has repeated as many writes as the mark has.
 //!
 //! The marks of one start rise, so a write adds its mark at the end, and a sync removes marks from
-//! the front. Both take time in proportion to the added or removed marks.
+//! the front. So an addition and a removal take time in proportion to the added or removed marks.
 //!
 //! # Invariants
 //! - The marks are in strictly ascending order. There are at most [`MAX_INLINE_MARKS`] marks, of at

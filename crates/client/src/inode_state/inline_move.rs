@@ -1,8 +1,8 @@
 //! The move of a file's inline bytes to storage (`data::move_inline`), and the end of the inline
-//! component of a new file (`data::inline_end`): when each of them is due, and which pattern the
-//! handles use afterwards. Also records the generation of the pattern in the newest open. Here, the
-//! end of the component is an event, not an offset: from then on, storage stores the first bytes of
-//! the file. Pure.
+//! component of a new file (`data::inline_end`). Decides when the move or the end is due, and which
+//! pattern the handles use afterwards. Also records the generation of the pattern in the newest
+//! open. Here, the end of the component is an event, not an offset: from then on, storage stores
+//! the first bytes of the file. Pure.
 
 use super::{FileEnd, InodeState, Parts};
 use crate::limits::MOVE_AFTER_SYNCS;
@@ -87,7 +87,7 @@ impl InlineMove {
 
 impl InodeState {
     /// Counts a sync that begins now. Returns whether the sync should move the inline bytes of the
-    /// file to storage. This holds after several syncs that had to sync both the metadata target
+    /// file to storage. A move is due after several syncs that had to sync both the metadata target
     /// and storage. One such sync is enough if the file was larger than its inline bytes when it
     /// was opened (`was_grown`). `inline` is the number of inline bytes.
     pub(crate) fn count_sync_of_both(&self, inline: u64, was_grown: bool) -> bool {
@@ -284,8 +284,8 @@ impl InodeState {
         if self.opened_generation() == Some(generation) {
             return None;
         }
-        // Discard and store under one lock. Otherwise another thread could open the file with the
-        // new pattern in between, and the size of its writes would be discarded too.
+        // Discard and store under one lock. With two locks, another thread could open the file with
+        // the new pattern in between, and this thread would discard the size of its writes too.
         self.with(|parts| {
             let before = self.opened_generation().filter(|it| *it != generation);
             if before.is_some() {

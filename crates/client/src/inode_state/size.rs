@@ -357,8 +357,8 @@ impl FileSize {
     ) {
         let is_current = attributes.truncate_generation == report.extent.truncate_generation;
         if is_current {
-            // This reply may arrive after the reply to a later truncation. `reported_end` is then
-            // the end in the newer generation.
+            // The reply to this report may arrive after the reply to a later truncation.
+            // `reported_end` is then the end in the newer generation.
             if report.extent.truncate_generation == self.truncate_generation {
                 self.reported_end = self.reported_end.max(report.extent.end);
             }

@@ -117,8 +117,7 @@ fn truncation_by_another_client_requires_a_size_query() {
     let state = opened(0);
     write(&state, 1000, 0, 1);
     let report = state.unreported().unwrap();
-    // Metadata replies with a newer truncate generation. This means that metadata has ignored the
-    // reported end.
+    // Metadata replies with a newer truncate generation. So metadata has ignored the reported end.
     state.reported(&report, &attributes(0, 1, 5), false, NOW);
     assert_eq!(state.size(), 0);
     let mut again = state.unreported().unwrap();

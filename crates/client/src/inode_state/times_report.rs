@@ -13,8 +13,8 @@
 pub(super) struct TimesReport {
     /// Whether a task will send a report soon.
     is_due: bool,
-    /// Number of tasks that send a report now. A report may begin before the one before has ended,
-    /// if metadata replies late.
+    /// Number of tasks that send a report now. If metadata replies late, a report may begin before
+    /// the previous report has ended.
     sending: u32,
     /// Number of changes of the times, and closes, that are in progress.
     changes: u32,
@@ -27,8 +27,8 @@ impl TimesReport {
     }
 
     /// Begins the planned report. Returns `false` if a change of the times or a close is in
-    /// progress. Such an operation itself reports all earlier writes, so the planned report is not
-    /// needed.
+    /// progress. A change or a close itself reports all earlier writes, so the planned report is
+    /// not needed.
     pub(super) fn begin(&mut self) -> bool {
         self.is_due = false;
         self.try_begin()

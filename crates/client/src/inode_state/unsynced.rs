@@ -181,8 +181,9 @@ impl UnsyncedWrites {
         }
     }
 
-    /// Returns whether a sync may have to report its synced chunk files to metadata. This is the
-    /// case if inline bytes are unsynced, or if metadata has not recorded a chunk file as synced.
+    /// Returns whether a sync may have to report its synced chunk files to metadata. The sync may
+    /// have to report them if inline bytes are unsynced, or if metadata has not recorded a chunk
+    /// file as synced.
     pub(super) fn may_be_unrecorded(&self) -> bool {
         let is_unrecorded = |key: &ChunkFileKey| !self.recorded.contains(key);
         !self.unrecorded.is_empty()
@@ -222,9 +223,9 @@ impl UnsyncedWrites {
         if state.last_write <= synced.upto {
             self.chunk_files.remove(&synced.key);
         } else {
-            // Storage may have acknowledged writes during the sync. Assume that they belong to the
-            // current incarnation. If a write belongs to another one, its reply contains that
-            // incarnation, and `chunk_changed` then counts a loss.
+            // Storage may have acknowledged writes during the sync. Assume that these writes belong
+            // to the current incarnation. If a write belongs to another incarnation, its reply
+            // contains the other incarnation, and `chunk_changed` then counts a loss.
             state.incarnation = incarnation;
         }
         self.losses += u64::from(is_lost);

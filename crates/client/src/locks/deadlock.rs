@@ -13,8 +13,8 @@ use skep_wire::file_locks::{ListWaits, LockParty};
 
 impl Client {
     /// Returns whether the wait `wait` of the lock owner `owner` must end with an error to resolve
-    /// a deadlock cycle over several metadata targets. Also returns `false` if the search is not
-    /// possible now; the waiter then searches again later.
+    /// a deadlock cycle over several metadata targets. Also returns `false` if no search for a
+    /// cycle is possible now. The waiter then searches again later.
     pub(crate) async fn must_give_way(&self, owner: u64, wait: u64) -> bool {
         let groups = self.metadata_groups();
         // If there is only one metadata target, it detects all deadlock cycles by itself.

@@ -183,7 +183,7 @@ impl Locks for Client {
             file.inode.set_locked();
             let locked = client.set_in_turn(&file, handle, &turn, &lock, wait).await?;
             // Metadata may have granted the new lock in a newer session than the earlier locks of
-            // this handle. Then the earlier locks were lost with their session, and this check
+            // this handle. The earlier locks were then lost with their session, and this check
             // fails.
             file.check_live()?;
             Ok(locked)
@@ -259,8 +259,8 @@ impl Client {
         wait: u64,
     ) -> Result<LockOutcome> {
         let how = ModifyOptions { is_driven: true, ..ModifyOptions::default() };
-        // Report the writes before the release of the lock, so that the next owner of the lock sees
-        // all bytes that programs have written under it.
+        // Report the writes before the release of the lock, so that the next owner of the lock can
+        // read all bytes that programs have written under the lock.
         let reported = match lock.mode {
             Some(LockMode::Exclusive) => Ok(None),
             _ => self.report_written(&file.inode, how).await,

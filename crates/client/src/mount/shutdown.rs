@@ -71,7 +71,7 @@ impl Client {
             task.await;
         }
         // The `Leave` request has its own time limit, but that limit does not include the time to
-        // connect. So this timeout is also necessary.
+        // connect. So the `timeout` here is also necessary.
         skep_env::timeout(SHUTDOWN_PATIENCE, self.mount().member.leave()).await;
         unconfirmed.map_or(Ok(()), Err)
     }

@@ -119,8 +119,8 @@ pub trait Names {
     /// Exchanges the inodes of two names. Both names must exist.
     ///
     /// # Errors
-    /// - `NotFound` if one of the names does not exist.
-    /// - `NotDirectory` if one of the parents is not a directory.
+    /// - `NotFound` if either name does not exist.
+    /// - `NotDirectory` if either parent is not a directory.
     /// - `InvalidArgument` if a directory would become its own descendant.
     fn exchange(
         &self,

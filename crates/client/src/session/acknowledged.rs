@@ -102,7 +102,7 @@ struct Kept {
     is_syncing: bool,
     /// The highest sequence in [`REPLAY_SLOT`] that is used or skipped. Each lost change takes one
     /// sequence, also a change that the client skips without a request. So the target may see gaps
-    /// between the sequences. It only requires that they rise, as in all slots.
+    /// between the sequences. The target only requires that the sequences rise, as in all slots.
     replays: u64,
 }
 
@@ -303,8 +303,8 @@ impl AcknowledgedChanges {
 
     /// Creates the list of changes for a session that a group has opened. `start` is the start
     /// number of the group's target. Does nothing if another thread has already created the list of
-    /// the session. Returns the lost changes of the former session that are not replayed yet. They
-    /// stay lost, and the caller must report them.
+    /// the session. Returns the lost changes of the former session that are not replayed yet. These
+    /// changes stay lost, and the caller must report them.
     ///
     /// If the client was not evicted, the group has not ended the former session. So a target that
     /// has started again without this session was restored from an older backup, and all changes
@@ -392,9 +392,9 @@ impl AcknowledgedChanges {
     }
 
     /// Compares the changes of a session with the last request of each slot in the target's store.
-    /// `attempt` began before the caller requested the slots. If this is the first comparison after
-    /// the start in the reply, a replay begins, and later attempts contain this start number.
-    /// `None` means that the session was replaced.
+    /// `attempt` began before the caller requested the slots. The first comparison after the start
+    /// in the reply begins a replay, and later attempts contain this start number. `None` means
+    /// that the session was replaced.
     pub(crate) fn compare(
         &self,
         group: GroupId,
@@ -404,8 +404,8 @@ impl AcknowledgedChanges {
         self.of(group, attempt.session, |kept| {
             // Another thread has already compared the list with the slots after this start of the
             // target, so do nothing. Changes that were acknowledged since then are missing in this
-            // reply, but they are not lost. The same holds if the other thread has compared the
-            // list after a newer start, before this thread has read the reply.
+            // reply, but they are not lost. This thread also does nothing if the other thread has
+            // compared the list after a newer start, before this thread has read the reply.
             if kept.is_replaying || kept.start == reply.start || kept.start != attempt.start {
                 return Compared::Before;
             }

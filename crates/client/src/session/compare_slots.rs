@@ -2,10 +2,11 @@
 //! reverted, and begins their replay (`replay`). Reports the changes that stay lost before the
 //! target executes further changes of the session.
 //!
-//! For each inode of such a change, a program gets the error `EIO` once: from the next `fsync` of
-//! the inode, or from the next change of a name or of attributes that concerns the inode. The
-//! client does not send the change that gets the error, because this change could destroy data. For
-//! example, if `link(a, b)` stays lost, `unlink(a)` removes the last name of a file.
+//! For each inode of a change that stays lost, a program gets the error `EIO` once: from the next
+//! `fsync` of the inode, or from the next change of a name or of attributes that concerns the
+//! inode. The client does not send the change that gets the error, because this change could
+//! destroy data. For example, if `link(a, b)` stays lost, `unlink(a)` removes the last name of a
+//! file.
 //!
 //! `acknowledged` has the list of changes. `restore_opens` compares the opens.
 

@@ -239,8 +239,8 @@ impl Client {
             }
         }
         // If another thread has replaced this session meanwhile, this thread may use the newer
-        // session already. Only its range of that session has the sequences of the slots, so keep
-        // it.
+        // session already. Only the thread's range of the newer session has the sequences of the
+        // slots, so keep that range.
         if mount.sessions.is_current(group, id) {
             self.0.sessions.borrow_mut().insert(group, session);
         }
@@ -387,9 +387,9 @@ impl Client {
             return Ok(());
         }
         let client = self.clone();
-        // Complete the confirmation even if the caller drops the future. Otherwise, while a request
-        // that restores a lost open is under way, the slot of this request could get another
-        // request.
+        // Complete the confirmation even if the caller drops the future. If the confirmation ended
+        // early, the slot of a request that restores a lost open could get another request while
+        // the first request is under way.
         drive(async move { client.confirm_current(group).await }, |_| ()).await
     }
 

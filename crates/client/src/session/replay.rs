@@ -71,10 +71,10 @@ impl Replayed {
     /// Whether a change must not be replayed after the changes that this replay has skipped. First
     /// case: the change writes bytes of a file that a skipped change concerns, or reports the size
     /// of this file. For example, a size reported after a lost truncation would show zeros in place
-    /// of bytes. Second case: the change removes a name after a skipped change of names. This name
-    /// may be the last name of a file, because the skipped change has created the other name. After
-    /// a change that the target itself has refused, the target makes this check for all clients,
-    /// but only until it starts again.
+    /// of bytes. Second case: the change removes a name after a skipped change of names. The
+    /// removed name may be the last name of a file, because the skipped change has created the
+    /// other name. After a change that the target itself has refused, the target makes this check
+    /// for all clients, but only until it starts again.
     fn depends_on_skipped(&self, change: &Replay) -> bool {
         if self.lacks_names && catalog::removes_name(change.message) {
             return true;
@@ -84,10 +84,10 @@ impl Replayed {
     }
 
     /// Prepares a request for a lost change. If earlier bytes of the file are not replayed, the
-    /// target must not restore the truncate generation of the file: the file may be empty only for
-    /// this reason. The missing report may also have ended the inline component of the file, and
-    /// `InodeState::compare` takes a truncate generation above zero for a sign that this end is
-    /// durable. The truncation then counts as lost.
+    /// target must not restore the truncate generation of the file, because the file may be empty
+    /// only without these bytes. The missing report may also have ended the inline component of the
+    /// file, and `InodeState::compare` concludes from a truncate generation above zero that this
+    /// end is durable. The truncation then counts as lost.
     fn prepare(&self, mut request: Box<Replay>) -> Box<Replay> {
         if self.lacking_bytes.contains(&request.inode) {
             request.truncate_generation = 0;
@@ -137,7 +137,7 @@ fn inode_of(change: &Replay) -> Option<InodeId> {
 
 impl Client {
     /// Begins an attempt to send a change or a sync. If a replay of the session is running, first
-    /// waits until it has ended. If it was interrupted, first continues it.
+    /// waits until it has ended. If the replay was interrupted, first continues it.
     pub(super) async fn next_attempt(&self, group: GroupId, id: SessionId) -> Attempt {
         let changes = &self.mount().sessions.changes;
         loop {

@@ -12,8 +12,8 @@
 //! While a reply is on its way to one thread, another thread may replace the session. The renewal
 //! does not include the open or lock in this reply, so the next session does not have this open or
 //! lock, and an eviction does not fence its handle. A close in this reply has ended an open of the
-//! lost session, and not the one in the next session. So the client repeats requests whose effects
-//! end with the session.
+//! lost session, and not the open of the same file in the next session. So the client repeats
+//! requests whose effects end with the session.
 
 use crate::client::{Client, Worker};
 use crate::driven::drive;
@@ -159,8 +159,8 @@ impl Client {
         self.modify_once(inode, request, options, orphan).await.map(|executed| executed.reply)
     }
 
-    /// Like [`Self::modify`]. Also returns whether the group executed the request in a session that
-    /// has been lost since.
+    /// Like [`Self::modify`], but also returns whether the group executed the request in a session
+    /// that has been lost since.
     pub(crate) async fn modify_once<R: Request + 'static>(
         &self,
         inode: InodeId,
@@ -226,8 +226,8 @@ impl Client {
             let group = self.group_of(inode)?;
             let session = self.session(group).await?;
             let slot = session.take_slot().await;
-            // This call must come after the choice of the session, like the check in
-            // `modify_through`.
+            // Call `request` only after the choice of the session, for the same reason as the check
+            // in `modify_through`.
             let Some(closes) = request() else { return Ok(None) };
             let (worker, options) = (Rc::clone(&self.0), ModifyOptions::of_session());
             let sent = send_attempt(worker, slot, Arc::new(closes), options, None).await;
@@ -315,10 +315,10 @@ impl Client {
     ) -> Result<R::Reply> {
         let attempt = async |session: &Rc<ThreadSession>| {
             let slot = session.take_slot().await;
-            // This check must come after the choice of the session. A handle that passes the check
+            // Check the handle only after the choice of the session. A handle that passes the check
             // was then opened with the client id of this session. A failed check is the result of
-            // the operation. The session is not affected, although a fenced handle has the
-            // error code `Evicted`, for which `in_session` would join the cluster again.
+            // the operation. The session is not affected, although a fenced handle has the error
+            // code `Evicted`, for which `in_session` would join the cluster again.
             if let Err(refusal) = file.check_live() {
                 return Ok(Err(refusal));
             }

@@ -10,10 +10,11 @@
 //! # Hazard: a close that hides a lost open
 //! The target stores only the number of opens of a file. If a close is on its way, the target may
 //! still count its open, and this open may stand in for the lost open of another handle. After the
-//! close, the target would delete the file together with its last name. The same holds for the open
-//! of a new handle, which the target has executed before or after the comparison. So if the target
-//! has fewer opens than the mount has handles (with the closing and the new handles), the client
-//! compares the file again when the requests have had time to end.
+//! close, the target would delete the file together with its last name. The open of a new handle
+//! can hide a lost open in the same way, because the target may have executed it before or after
+//! the comparison. So the client compares the file again if the target has fewer opens than the
+//! mount has handles, where closing and new handles count too. It waits until the requests have had
+//! time to end.
 //!
 //! # Hazard: an additional open
 //! An open that the client sends although none was lost has no handle, so only the end of the
@@ -105,9 +106,9 @@ impl Client {
     }
 
     /// Compares the handles of some files with the opens that the target has. `old` has the handles
-    /// from before the first comparison. With each key comes the highest possible number of lost
-    /// opens according to the previous comparison. A later close cannot raise this number, because
-    /// it ends one open and one handle.
+    /// from before the first comparison. The value of each key contains the highest possible number
+    /// of lost opens according to the previous comparison. A later close cannot raise this number,
+    /// because it ends one open and one handle.
     async fn compare_opens(
         &self,
         (group, id): (GroupId, SessionId),

@@ -16,7 +16,7 @@ pub(crate) struct ThreadSession {
     pub(crate) group: GroupId,
     /// Index of this range's first slot in the session.
     first: u32,
-    /// Indexes of the free slots, counted from `first`. Used as a stack.
+    /// Indexes of the free slots, counted from `first`. The list is a stack.
     free: RefCell<Vec<u32>>,
     /// Sequence of the last request in each slot of this range; zero before the first request.
     sequences: RefCell<Vec<u64>>,
@@ -76,7 +76,7 @@ impl ThreadSession {
     }
 }
 
-/// A taken slot. It becomes free again when this value is dropped.
+/// A taken slot. The slot becomes free again when this value is dropped.
 #[derive(Debug)]
 pub(crate) struct Slot {
     pub(crate) session: Rc<ThreadSession>,

@@ -55,8 +55,8 @@ pub(crate) enum SessionState {
     },
     Renewing,
     /// The session replaces a lost one, but its renewal has failed: files of the lost session are
-    /// not open again. No operation may use the session before another renewal has succeeded.
-    /// Otherwise the group would delete such a file together with its last name.
+    /// not open again. No operation may use the session before another renewal has succeeded. Until
+    /// these files are open again, the group deletes each of them together with its last name.
     Unrestored {
         id: SessionId,
     },
@@ -172,9 +172,9 @@ impl GroupSessions {
     }
 
     /// Records that a group opened a session. `sent_at` is the time at which the client sent the
-    /// request. Does nothing if another thread has already opened the session: the target may have
-    /// started again since then, and the start number of the first reply shows that the opens must
-    /// be compared.
+    /// request. Does nothing if another thread has already opened the session, so that the start
+    /// number of the first reply stays. If the target has started again since, this number shows
+    /// that the opens must be compared.
     pub(crate) fn opened(
         &self,
         group: GroupId,
@@ -261,7 +261,8 @@ impl GroupSessions {
             let new = GroupSession {
                 is_renewing: true,
                 replaces: before.replaces.or(Some(client_of(lost))),
-                // The lease of the group until its reply contains another one.
+                // The lease that the group granted last, until a reply of the group contains
+                // another lease.
                 lease: before.lease,
                 ..table.new_session(node)
             };

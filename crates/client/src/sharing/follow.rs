@@ -120,14 +120,15 @@ impl Client {
     }
 
     /// Marks a file as shared, and reports the end of this mount's writes to metadata. After a
-    /// failed report, tries again as long as this mount has the file open: the other client would
-    /// get a smaller size, and an append of this client would overwrite acknowledged bytes. Returns
-    /// `false` if the mount or the session of the notification (`session`) ends first. The caller
-    /// then acknowledges nothing.
+    /// failed report, tries again as long as this mount has the file open. Without the report, the
+    /// other client would get a smaller size, and its appends would overwrite acknowledged bytes.
+    /// Returns `false` if the mount or the session of the notification (`session`) ends first. The
+    /// caller then acknowledges nothing.
     ///
     /// # Hazard: two mounts that wait for each other
-    /// This mount may be renewing its session, and may wait for an acknowledgement of another mount
-    /// that waits for this one. So this function does not try again after `TimedOut`.
+    /// This mount may be renewing its session. The renewal may wait for an acknowledgement of
+    /// another mount, which waits for an acknowledgement of this mount. So this function does not
+    /// try again after `TimedOut`.
     async fn share_reported(&self, state: &Arc<InodeState>, session: (GroupId, SessionId)) -> bool {
         let mut is_logged = false;
         // Retry: reports the end again after a pause, until metadata has recorded it or this mount
@@ -184,8 +185,8 @@ impl Client {
         state.ending_inline().is_none()
     }
 
-    /// Returns whether this mount still has the session of a notification, and does not end. Then
-    /// metadata waits for the acknowledgement of the notification.
+    /// Returns whether this mount still has the session of a notification, and does not end. If
+    /// both are true, metadata waits for the acknowledgement of the notification.
     fn is_acknowledgement_awaited(&self, (group, session): (GroupId, SessionId)) -> bool {
         let mount = self.mount();
         mount.sessions.is_current(group, session) && !mount.is_ending()
@@ -212,8 +213,8 @@ impl Client {
             self.wait_for_renewal(state).await?;
         }
         // The other client must not write the first bytes to another place than this mount. The
-        // other client would do this if metadata has not recorded the end of the inline component,
-        // or if a power loss of metadata has reverted this end.
+        // other client would write them to metadata if metadata has not recorded the end of the
+        // inline component, or if a power loss of metadata has reverted this end.
         let confirmed = self.confirm_inline_end(state).await;
         let has_size = was_shared && !state.has_unconfirmed_writes();
         let reporting = self.report_written(state, ModifyOptions::default());

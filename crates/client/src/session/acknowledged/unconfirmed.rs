@@ -14,8 +14,9 @@ impl AcknowledgedChanges {
         self.of(group, session, may_be).unwrap_or(false)
     }
 
-    /// Returns whether a group may not have synced all acknowledged changes of this mount yet, or
-    /// has lost some of them and no program has got an error for them yet.
+    /// Returns whether acknowledged changes of this mount at a group may not be synced yet. Also
+    /// returns true if the group has lost some changes, and no program has got an error for them
+    /// yet.
     pub(crate) fn has_unsynced(&self, group: GroupId) -> bool {
         let count = |it: &Kept| it.changes.len() + it.lost.len() + it.stay_lost.len();
         let may_be = |it: &Kept| count(it) > 0 || it.is_replaying;
