@@ -111,7 +111,7 @@ fn close_reports_the_end_of_the_inline_component() {
 }
 
 /// docs/semantics.md 2.1: the other client opens the file as soon as this client acknowledges the
-/// notification. If this client had not reported the end of the inline bytes before, the other
+/// notification. If this client had not reported the end of the inline component before, the other
 /// client would read zeros from metadata.
 #[test]
 fn notification_is_acknowledged_after_inline_end_is_reported() {

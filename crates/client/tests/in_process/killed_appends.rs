@@ -21,8 +21,8 @@ use std::time::Duration;
 /// An operation that does not wait certainly ends within this time.
 const MOMENT: Duration = Duration::from_millis(20);
 
-/// Creates a file of 1000 bytes. Then kills a program that appends `data`, while storage executes
-/// no write.
+/// Creates a file of 1000 bytes, and kills a program that appends `data` while storage executes no
+/// write.
 async fn killed_append(fake: &FakeCluster, client: &Client, data: &Buf) -> (InodeId, HandleId) {
     let (inode, handle) = create_with(client, "log", &[1; 1000]).await;
     client.flush(handle).await.unwrap();
@@ -131,8 +131,8 @@ async fn lock(client: &Client, handle: HandleId, kind: LockKind) {
     assert!(matches!(outcome, LockOutcome::Granted { .. }), "{outcome:?}");
 }
 
-/// docs/semantics.md 6.6: the next owner of the lock sees the bytes of the append, and its own
-/// bytes are not overwritten by them.
+/// docs/semantics.md 6.6: the next owner of the lock reads the bytes of the append, and the append
+/// does not overwrite bytes of this owner.
 #[test]
 fn locks_of_a_killed_program_end_after_its_append() {
     with_client(|fake, client| async move {
@@ -198,7 +198,7 @@ fn locks_of_a_killed_program_end_after_its_write() {
 }
 
 /// Hole H137 in `docs/tests/holes.md`. docs/semantics.md 6.3: two processes have the same open file
-/// description with its lock, and one of them is killed while it writes.
+/// description with its lock, and one process is killed while it writes.
 #[test]
 fn unlock_and_write_wait_for_the_write_of_a_killed_program() {
     with_client(|fake, client| async move {

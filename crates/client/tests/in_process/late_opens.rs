@@ -2,9 +2,9 @@
 //! the file, and only then the reply arrives.
 //!
 //! The reply has the attributes from before the change. Before the fix, the mount used the old size
-//! in the reply, if it had no state of the file any more that showed the change. Then reads found
-//! no bytes, and an append overwrote bytes that another program had synced. Now the mount treats
-//! such a file as shared, and requests its size before each use.
+//! in the reply, if it had no state of the file any more that showed the change. Reads found no
+//! bytes, and an append overwrote bytes that another program had synced. Now the mount treats such
+//! a file as shared, and requests its size before each use.
 
 use crate::fakes::FakeCluster;
 use crate::{begin_late, read, set_size, until, with_client, write};

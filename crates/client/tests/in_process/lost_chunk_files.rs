@@ -1,5 +1,5 @@
 //! Tests chunk files that storage has lost. If such a chunk file was synced, operations return an
-//! error. Otherwise programs read zeros, as they do for a hole.
+//! error. If it was never synced, programs read zeros, as from a hole.
 
 use crate::fakes::FakeCluster;
 use crate::{bytes, create, create_with, mount, read, set_size, with_client, write};

@@ -1,5 +1,6 @@
-//! Tests requests whose reply arrives after their session was lost: another thread has read that
-//! metadata has ended the session, and has replaced it. Here the fake holds the reply.
+//! Tests requests whose reply arrives after their session was lost. Another thread has received the
+//! reply that metadata has ended the session, and has replaced the session. In these tests, the
+//! fake holds the reply of the first request.
 
 use crate::fakes::FakeCluster;
 use crate::{begin_late, create, until, whole_lock, with_client, write};

@@ -11,7 +11,7 @@ use skep_wire::metadata::{Close, Replay};
 const ROOT: InodeId = InodeId::ROOT;
 
 /// Truncates a file with synced inline bytes by an open, and writes other bytes. Returns the inode,
-/// the handle of this open, and the state of metadata before it.
+/// the handle of this open, and the state of metadata before this open.
 async fn truncated_by_open(
     fake: &FakeCluster,
     client: &Client,
@@ -98,7 +98,7 @@ async fn fsync_after_a_lost_truncation(
 }
 
 /// Hole H135 in `docs/tests/holes.md`. docs/semantics.md 3.2: another mount has truncated the file,
-/// this mount has seen the truncation, and then it sees the file as it was before.
+/// this mount has seen the truncation, and later replies show the file as before the truncation.
 #[test]
 fn fsync_reports_a_lost_truncation_by_another_mount() {
     with_client(|fake, client| async move {

@@ -1,5 +1,5 @@
-//! Tests the move of inline bytes to storage: when it happens, what it leaves behind after a
-//! refusal, and how a client with an outdated pattern adopts the new pattern.
+//! Tests the move of inline bytes to storage: when a mount begins the move, the state of the file
+//! after a refused move, and how a client with an outdated pattern adopts the new pattern.
 
 use crate::fakes::{FakeCluster, FakeMetadata};
 use crate::{

@@ -41,7 +41,8 @@ fn files_are_opened_again_after_a_failed_renewal() {
     });
 }
 
-/// One operation after the other repeats the renewal, and none waits for a success.
+/// Each waiting operation repeats the renewal, one after the other, and returns its error without a
+/// further wait.
 #[test]
 fn failed_session_renewal_fails_each_waiting_operation() {
     with_client(|fake, client| async move {

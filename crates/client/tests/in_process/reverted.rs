@@ -23,7 +23,8 @@ async fn unlink(client: &Client, name: &[u8]) -> Result<(), ErrorCode> {
     client.unlink(ROOT, name).await.map_err(|error| error.code())
 }
 
-/// Creates the file `a` with synced bytes and the link `b`. Then a power loss reverts the link.
+/// Creates the file `a` with synced bytes and the link `b`. Afterwards a power loss reverts the
+/// link.
 async fn file_with_reverted_link(fake: &FakeCluster, client: &Client) -> (InodeId, HandleId) {
     let (inode, handle) = create_with(client, "a", b"bytes").await;
     client.fsync(handle).await.unwrap();
@@ -360,7 +361,7 @@ fn fsync_fails_if_replayed_inline_writes_are_lost_again() {
 }
 
 /// The target refuses the request of the `fsync`, which names the former start, so the mount sends
-/// it again after the replay, with the marks of the lost writes.
+/// the request again after the replay. The repeated request still has the marks of the lost writes.
 #[test]
 fn fsync_in_flight_at_a_power_loss_checks_the_replayed_writes() {
     for (replays, syncs) in [(2, 3), (1, 3), (0, 2)] {
@@ -378,8 +379,8 @@ fn fsync_in_flight_at_a_power_loss_checks_the_replayed_writes() {
     }
 }
 
-/// Creates a file and writes to it. Then a power loss reverts the open, and another client replaces
-/// the stripe pattern.
+/// Creates a file and writes to it. Afterwards a power loss reverts the open, and another client
+/// replaces the stripe pattern.
 async fn file_with_replaced_pattern(fake: &FakeCluster, client: &Client) -> (InodeId, HandleId) {
     let (inode, handle) = create_with(client, "a", b"bytes").await;
     fake.with_metadata(1, |it| {

@@ -308,7 +308,8 @@ fn kernel_keeps_its_pages_only_while_the_lease_is_valid() {
 }
 
 /// Hole H138 in `docs/tests/holes.md`. docs/semantics.md 3.7: the chunk files do not show a hole at
-/// the end of the copy, so a recovery of the size after the death of this client would miss it.
+/// the end of the copy, so a recovery of the size after the death of this client would not find
+/// this hole.
 #[test]
 fn size_of_a_copy_that_ends_with_a_hole_is_reported() {
     with_client(|fake, client| async move {

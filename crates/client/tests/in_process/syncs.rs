@@ -100,8 +100,8 @@ fn fsync_of_an_overwrite_sends_metadata_only_the_times() {
     });
 }
 
-/// Returns whether a task waits while metadata holds the reply to a report. Then metadata sends the
-/// reply.
+/// Returns whether a task waits while metadata holds the reply to a report. Lets metadata send the
+/// reply afterwards.
 async fn waits_for_report<T>(fake: &FakeCluster, task: &mut Task<T>) -> bool {
     let waits = skep_env::timeout(Duration::from_millis(20), task).await.is_none();
     fake.state.borrow_mut().held_reply.is_held = false;

@@ -60,13 +60,14 @@ pub(crate) struct Behaviour {
     pub(crate) has_forgotten_ends: bool,
     /// Whether a file becomes shared when a second session opens it.
     pub(crate) shares_files: bool,
-    /// The inode of the next new directory, if it belongs to another shard.
+    /// The inode of the next new directory, if this inode belongs to another shard than its parent.
     pub(crate) directory_elsewhere: Option<InodeId>,
     /// Number of bytes that metadata stores from the beginning of each file; a multiple of 4 KiB.
     pub(crate) inline_bytes: u64,
     /// The chunk files in the replies to truncations.
     pub(crate) truncated: Vec<TruncatedChunk>,
-    /// Number of lost changes that the target executes again. It refuses all further ones.
+    /// Number of lost changes that the target executes again. The target refuses all further
+    /// changes of a replay.
     pub(crate) replays: usize,
 }
 

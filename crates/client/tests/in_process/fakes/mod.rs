@@ -1,6 +1,7 @@
-//! A small cluster in this process, which the client reaches over real sockets. It implements the
-//! parts of management, metadata and storage that the client's tests need, and injects faults that
-//! the tests choose. It checks slots and sequences strictly, but does not check permissions.
+//! A small cluster in this process, which the client reaches over real sockets. The fake cluster
+//! implements the parts of management, metadata and storage that the client's tests need, and
+//! injects faults that the tests choose. The fake cluster checks slots and sequences strictly, but
+//! does not check permissions.
 
 mod metadata;
 mod storage;
