@@ -2,11 +2,12 @@
 //!
 //! # Threads that have ended
 //! A thread that waits for the reply to its own request cannot end before the reply. Only an
-//! asynchronous request can outlive its thread. Such a request is read-ahead of the kernel, or a
-//! program has submitted it with io_uring or `io_submit`. The program may still wait for the reply,
-//! so the worker examines the state of the *process* instead. The worker notes the process at the
-//! first check of the request. If the thread had already ended before this check, the worker cannot
-//! find the process. The request then continues if a program may wait for its reply.
+//! asynchronous request can outlive its thread. An asynchronous request is read-ahead of the
+//! kernel, or a program has submitted the request with io_uring or `io_submit`. The program may
+//! still wait for the reply, so the worker examines the state of the *process* instead. The worker
+//! notes the process at the first check of the request. If the thread had already ended before this
+//! check, the worker cannot find the process. The request then continues if a program may wait for
+//! its reply.
 
 /// The state of a thread or process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -106,7 +106,8 @@ impl CheckedFiles {
     /// Adds a file for `validity` after `start`, the moment before the worker sent the request for
     /// its attributes. Does nothing if permissions have changed since `start`.
     pub(crate) fn insert(&self, inode: InodeId, validity: Duration, start: CheckStart) {
-        // Follow earlier changes first. Otherwise the next check would remove the new entry.
+        // Follow earlier changes first. If this worker followed them later, the next check would
+        // remove the new entry.
         if self.follow_changes() != start.changes {
             return;
         }

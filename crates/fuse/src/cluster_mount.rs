@@ -70,7 +70,7 @@ pub fn mount(cluster: ClusterOptions, options: ServeOptions) -> Result<()> {
         mount_point: mount_point.display().to_string(),
         host: cluster.host,
         version: cluster.version.clone(),
-        // One client more than there are workers, because the additional client deregisters the
+        // The mount has one client more than workers, because the additional client deregisters the
         // mount when the mount ends.
         workers: workers + 1,
         patience: cluster.patience,
@@ -97,7 +97,7 @@ pub fn mount(cluster: ClusterOptions, options: ServeOptions) -> Result<()> {
         })
     })?;
     // If the kernel refuses a transport, the workers of the next transport do not use the clients
-    // of the previous workers: each gets a new client with a higher index.
+    // of the previous workers. Each new worker gets a new client with a higher index.
     let (next, serving) = (Arc::new(AtomicUsize::new(0)), Arc::clone(&mount));
     let served = mount::serve_with(options, signals, move |_| {
         let (mount, index) = (Arc::clone(&serving), next.fetch_add(1, Ordering::Relaxed));
@@ -112,7 +112,7 @@ pub fn mount(cluster: ClusterOptions, options: ServeOptions) -> Result<()> {
     let ended = run(async move { Ok(Client::new(mount, workers)?.shutdown().await) });
     match ended {
         Ok(Ok(())) => {}
-        // The process still ends successfully. Otherwise its supervisor would mount again.
+        // The process still ends successfully. After a failure, its supervisor would mount again.
         Ok(Err(unconfirmed)) => {
             (cluster.unconfirmed)(&unconfirmed);
             tracing::error!("{unconfirmed}");

@@ -49,7 +49,7 @@ pub fn errno(code: ErrorCode) -> i32 {
     }
 }
 
-/// Whether the mount logs an error of an operation. It logs errors of a broken cluster or
+/// Whether the mount logs an error of an operation. The mount logs errors of a broken cluster or
 /// connection, but no invalid request of a program. If another client has just removed the file to
 /// which a name belonged, the mount logs nothing, because the kernel looks the name up again. The
 /// mount does not log a query about a missing inode either, because the user chose the inode.

@@ -1,7 +1,8 @@
 //! Limits the log lines about failed operations to one line a minute for each combination of file,
 //! operation and error. A program that reads a lost file sends several reads at the same time, and
-//! other programs repeat an open again and again, so without a limit the log has many equal lines.
-//! The number of all lines has a limit too, because a program may read millions of lost files.
+//! other programs repeat an open again and again. So without a limit, the log would have many equal
+//! lines. The number of all lines has a limit too, because a program may read millions of lost
+//! files.
 //!
 //! `fsync` and the requests of a close count as one operation. The kernel sends a FLUSH for each
 //! copy of a descriptor that a program closes, and a RELEASE after the last close. A shell that
@@ -27,8 +28,8 @@ static LINES: Mutex<FailureLines> = Mutex::new(FailureLines::new());
 
 /// The table entry for all failures that occur while the table is full. No inode has the number 0.
 const OTHERS: Failed = (0, 0, 0);
-/// How long the mount keeps a full table. In this time, all further failures have one limit
-/// together.
+/// How long the mount keeps a full table. While the table is full, all further failures have one
+/// common limit.
 const FULL_FOR: Duration = Duration::from_secs(60);
 
 #[derive(Debug)]

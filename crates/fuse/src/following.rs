@@ -49,7 +49,7 @@ record! {
         /// directory. Empty if the request has no name.
         pub name: Vec<u8>,
         /// The directory of `new_name` if the operation is a rename. The inode of the entry `name`
-        /// if the mount has looked up or created it. Otherwise zero.
+        /// if the mount has looked up or created it. Zero if neither is the case.
         pub other_inode: InodeId,
         /// The new name of a renamed entry. Empty if the operation is not a rename.
         pub new_name: Vec<u8>,

@@ -1,4 +1,5 @@
-//! The first exchange of a mount with the kernel. Both sides agree on version, limits and features.
+//! The first exchange of a mount with the kernel, in which both agree on version, limits and
+//! features.
 
 use crate::abi::{InHeader, OUT_HEADER_BYTES, Opcode, OutHeader};
 use crate::limits;

@@ -49,8 +49,8 @@ pub(crate) fn invalidate_pages(device: &OwnedFd, inode: InodeId, pages: Range<u6
     notify(device, InvalInodeOut { ino: inode.raw(), offset: pages.start as i64, len });
 }
 
-/// Sends a notification. Only logs errors, because they mean that the kernel caches nothing of the
-/// file, or that the mount ends.
+/// Sends a notification. Only logs an error, because an error means that the kernel caches nothing
+/// of the file, or that the mount ends.
 fn notify(device: &OwnedFd, notification: InvalInodeOut) {
     let mut w = Writer::new();
     let len = (OUT_HEADER_BYTES + INVAL_INODE_BYTES) as u32;

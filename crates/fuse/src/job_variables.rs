@@ -13,8 +13,8 @@ const SEPARATOR: char = ':';
 
 /// Names of environment variables that contain the id of a batch job, in the order of preference.
 ///
-/// As text, the names stand in this order with colons between them. A list has one to eight names
-/// of at most 64 letters, digits and underscores, and no name begins with a digit. Clones share one
+/// The text form has the names in this order, separated by colons. A list has one to eight names of
+/// at most 64 letters, digits and underscores, and no name begins with a digit. Clones share one
 /// list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JobVariables(Arc<[String]>);

@@ -26,8 +26,8 @@ pub struct ServeOptions {
     pub source: String,
     /// Mount flags that every Linux file system has, such as read-only.
     pub flags: MountFlags,
-    /// Whether other users may access the mount. This is always true if root mounts. If another
-    /// user mounts, true requires `user_allow_other` in `/etc/fuse.conf`.
+    /// Whether other users may access the mount. Always true if root mounts. If another user
+    /// mounts, true requires `user_allow_other` in `/etc/fuse.conf`.
     pub allows_others: bool,
     /// The choice of the transport.
     pub transport: TransportChoice,
@@ -176,8 +176,8 @@ where
 
 /// Returns the transports that the mount tries, the best one first.
 fn candidates(choice: TransportChoice) -> Result<Vec<TransportKind>> {
-    // This check comes before `allow_uring`, because a mount that may use only the device must not
-    // change a setting of the host.
+    // Check this before the call of `allow_uring`, because a mount that may use only the device
+    // must not change a setting of the host.
     if choice == TransportChoice::Only(TransportKind::Device) {
         return Ok(vec![TransportKind::Device]);
     }

@@ -57,9 +57,8 @@ pub(crate) fn find(path: &Path) -> Option<MountEntry> {
     text.lines().filter_map(parse_line).rfind(|entry| entry.mount_point == path)
 }
 
-/// Returns the absolute path without links and dots. If the last component is a dead mount (its
-/// client was killed and nothing serves it), only its parent is resolved, since any access to a
-/// dead mount fails.
+/// Returns the absolute path without links and dots. If the last component is a dead mount, whose
+/// client was killed, only its parent is resolved, since any access to a dead mount fails.
 pub(crate) fn absolute(path: &Path) -> io::Result<PathBuf> {
     if let Ok(path) = path.canonicalize() {
         return Ok(path);
@@ -155,7 +154,7 @@ fn is_dead(mount_point: &Path) -> bool {
 }
 
 /// Unmounts a mount that this process serves. Root uses `umount(8)`, other users use `fusermount3`.
-/// Also succeeds if another process has already unmounted it.
+/// Also succeeds if another process has already unmounted the file system.
 pub(crate) fn unmount(mount_point: &Path, how: Unmount) -> io::Result<()> {
     let result = match kernel::is_root() {
         true => kernel::unmount_by_program(mount_point, how),

@@ -107,8 +107,9 @@ pub(crate) enum ReplyBody {
     SeenAttributes(Attributes),
     /// The attributes that `stat` requested.
     Stat(Stat),
-    /// The attributes that `stat` requested, and how long the kernel may cache them. This time is
-    /// shorter than usual, because the attributes arrived at the mount earlier.
+    /// The attributes that `stat` requested, and how long the kernel may cache them. The kernel may
+    /// cache them for a shorter time than usual, because the attributes arrived at the mount
+    /// earlier.
     AgedStat(Stat, Duration),
     /// The attributes that `stat` requested. The kernel passes them to the program, but does not
     /// cache them.

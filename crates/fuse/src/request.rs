@@ -43,8 +43,8 @@ use xattrs::{SHORT_SET_XATTR_BYTES, XattrRequest};
 #[derive(Debug)]
 pub(crate) struct RawRequest {
     pub(crate) header: InHeader,
-    /// The arguments of the request. They start with the operation's fixed struct, and more bytes
-    /// may follow.
+    /// The arguments of the request. The arguments start with the operation's fixed struct, and
+    /// more bytes may follow.
     pub(crate) arguments: Buf,
     /// The names and data of the request.
     pub(crate) payload: Buf,

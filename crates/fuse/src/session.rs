@@ -1,8 +1,8 @@
 //! The threads of one mount, from its first to its last request.
 //!
 //! The calling thread starts the workers, usually one for each CPU (`shares`). With io_uring it
-//! also starts one thread that reads `/dev/fuse`. Then it waits for signals, and for the start and
-//! the end of the workers. At the end it unmounts the file system.
+//! also starts one thread that reads `/dev/fuse`. Afterwards the calling thread waits for signals,
+//! and for the start and the end of the workers. At the end it unmounts the file system.
 
 pub(crate) mod shares;
 
@@ -197,9 +197,9 @@ where
             };
             let fd = Arc::clone(&start.fd);
             let started = move |ok: bool| {
-                // Ports also end if another program has unmounted the file system already. This
-                // does not mean that the kernel refused the transport, since other workers may have
-                // served requests before.
+                // Ports also end if another program has unmounted the file system already. Such an
+                // end is no refusal of the transport, since other workers may have served requests
+                // before.
                 let is_refused = !ok && kernel::is_connected(&fd);
                 let _ = started_events.send(match is_refused {
                     true => Event::Refused,

@@ -46,9 +46,9 @@ record! {
         pub requests: Vec<WaitingRequest>,
         /// Number of all waiting requests, listed or not.
         pub count: u64,
-        /// The groups that do not answer requests of this mount: first the groups that accept no
-        /// request, the longest outage first, then the groups that have accepted requests without a
-        /// reply.
+        /// The groups that do not answer requests of this mount. The first groups accept no
+        /// request, in the order of their outages, the longest first. The other groups have
+        /// accepted requests without a reply.
         pub groups: Vec<RequestWait>,
     }
 }

@@ -311,8 +311,8 @@ impl Drop for WaitGuard {
 /// counts only if the process has no other thread that could receive it.
 ///
 /// # Hazard: EINTR without a signal
-/// A request must end with EINTR only if its thread has received a signal. Otherwise the kernel may
-/// return one of its internal error numbers to the program.
+/// A request must end with EINTR only if its thread has received a signal. If it ends with EINTR
+/// without a signal, the kernel may return one of its internal error numbers to the program.
 fn has_pending_signal(pid: u32) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status"));
     status.is_ok_and(|status| shows_pending_signal(&status))

@@ -118,8 +118,8 @@ struct Worker<F, P> {
     /// Number of slots whose port has reported the end of the mount.
     ended: Cell<usize>,
     end: Notify,
-    /// Whether [`watch_callers`] runs its checks. If it does not, the next request wakes it through
-    /// `begun`.
+    /// Whether [`watch_callers`] runs its checks. If `watch_callers` sleeps, the next request wakes
+    /// it through `begun`.
     is_watched: Cell<bool>,
     begun: Notify,
     meter: Meter,
@@ -288,8 +288,9 @@ async fn serve<F: FileSystem, P: Port>(
                 };
                 slot.names.replace(names);
                 let cause = Cell::new(Origin::default());
-                // The future of an operation takes several KiB, so it is pinned here. Otherwise the
-                // futures around it would move it, and would contain its memory twice.
+                // The future of an operation takes several KiB, so it is pinned here. Without the
+                // pin, the surrounding futures would move the future of the operation, and would
+                // contain its memory twice.
                 let performing = pin!(async {
                     let origin = worker.origins.of(&header).await.of_next_operation();
                     cause.set(origin);

@@ -6,8 +6,8 @@ pub(crate) const ASYNC_READ: u64 = 1 << 0;
 pub(crate) const POSIX_LOCKS: u64 = 1 << 1;
 /// The daemon truncates the file at `OPEN` with `O_TRUNC`.
 pub(crate) const ATOMIC_O_TRUNC: u64 = 1 << 3;
-/// The daemon serves lookups of `.` and `..`. The kernel sends them when a program opens an inode
-/// by a file handle (`open_by_handle_at(2)`) and the kernel no longer caches the inode.
+/// The daemon serves lookups of `.` and `..`. The kernel sends these lookups when a program opens
+/// an inode by a file handle (`open_by_handle_at(2)`) and the kernel no longer caches the inode.
 pub(crate) const EXPORT_SUPPORT: u64 = 1 << 4;
 /// Writes may be larger than a page.
 pub(crate) const BIG_WRITES: u64 = 1 << 5;

@@ -59,9 +59,9 @@ pub(crate) async fn perform<F: FileSystem>(
 /// their validity, which began when the mount sent the change.
 ///
 /// # Attributes in other replies
-/// If a reply of metadata has just contained the attributes of a file, for example the reply to a
-/// lock, and this mount has changed nothing since, a program's `stat` needs no request. As above,
-/// the kernel may cache the attributes only for the rest of their validity.
+/// A recent reply of metadata, for example to a lock, may have contained the attributes of a file.
+/// If this mount has changed nothing since, a program's `stat` needs no request. The kernel may
+/// cache the attributes only for the rest of their validity.
 ///
 /// # Pages of a file that only this mount uses
 /// The writes of this mount change the modification time, but the kernel's cached pages contain

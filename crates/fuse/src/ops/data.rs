@@ -95,9 +95,8 @@ async fn drop_pages<F: FileSystem>(
         None => None,
     };
     if !matches!(is_dropped, Some(Ok(()))) {
-        // The wait failed or was not possible. So this call makes the kernel request the attributes
-        // before the next read. The kernel then sees that the file was modified, and drops all its
-        // cached pages.
+        // The wait failed or was not possible. So make the kernel request the attributes before the
+        // next read. The kernel then finds a new modification time, and drops all its cached pages.
         context.waits.drop_attributes(inode);
     }
 }

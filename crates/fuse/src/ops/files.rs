@@ -59,8 +59,8 @@ pub(crate) async fn perform<F: FileSystem>(
     })
 }
 
-/// Opens a file. I/O through a handle with `O_APPEND` bypasses the page cache. Otherwise the kernel
-/// would write at its cached end of the file, which other mounts may have moved.
+/// Opens a file. I/O through a handle with `O_APPEND` bypasses the page cache. With the page cache,
+/// the kernel would append at its cached end of the file, which other mounts may have moved.
 async fn open<F: FileSystem>(context: &Context<F>, open: Open, caller: Caller) -> Outcome {
     let Open { inode, mode, appends, is_synced, .. } = open;
     let fs = &context.file_system;

@@ -14,9 +14,10 @@ use skep_types::{Attributes, ErrorCode, FileKind, InodeId, Result};
 use std::sync::Arc;
 
 /// Looks up a name. If the kernel repeats an open of the caller, also holds the file until the
-/// caller's next open. The kernel then does not cache the name, so each later open of the name
-/// begins with a lookup, and finds the file that has the name then. If the name does not exist, but
-/// the caller could not create it before, returns the file that had the name at that time.
+/// caller's next open. The kernel then does not cache the name. So each later open of the name
+/// begins with a lookup, which finds the file that has the name at that time. If the name does not
+/// exist, but the caller could not create it before, returns the file that had the name at that
+/// time.
 pub(super) async fn lookup<F: FileSystem>(
     context: &Context<F>,
     directory: InodeId,
@@ -147,11 +148,11 @@ pub(super) fn failed<F: FileSystem>(context: &Context<F>, mode: OpenMode, caller
 
 /// Records that the kernel may repeat an open of the caller, because the mount replies `ESTALE` to
 /// a request for attributes. The kernel sends this request in an `open` if its cached attributes of
-/// the file are no longer valid, and also in other calls. If it repeats another call, the mount
-/// holds the file that the repeated lookup finds. The caller's next open then begins with a lookup,
-/// since the kernel does not cache the name. The mount does not have the mode of this open, and
-/// assumes an open for reading. So an open for writing still fails: no program may write to a file
-/// without a name by mistake.
+/// the file are no longer valid, and also in other calls. If the kernel repeats another call than
+/// `open`, the mount holds the file that the repeated lookup finds. The caller's next open then
+/// begins with a lookup, since the kernel does not cache the name. The mount does not have the mode
+/// of this open, and assumes an open for reading. So an open for writing still fails: no program
+/// may write to a file without a name by mistake.
 pub(super) async fn attributes_failed<F: FileSystem>(context: &Context<F>, caller: Caller) {
     end(context, caller).await;
     failed(context, OpenMode::Read, caller);

@@ -31,8 +31,8 @@ pub(crate) fn pattern<F: FileSystem>(
     if !context.options.has_job_patterns || kind != FileKind::Regular {
         return Ok(None);
     }
-    // The process may belong to another PID namespace and have no number here, or its environment
-    // may be unreadable. Both cases count as an environment without the variable.
+    // The process may have no number in this PID namespace, or its environment may be unreadable.
+    // Both cases count as an environment without the variable.
     let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
     let Some(text) = variable(&environment) else { return Ok(None) };
     match context.file_system.read_pattern(text) {

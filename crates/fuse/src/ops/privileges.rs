@@ -38,8 +38,8 @@ fn bits_to_clear(attributes: &Attributes, caller: Caller) -> u32 {
 }
 
 /// Returns the bits that metadata must clear when a program changes the owner or the size of a
-/// file. Requests the attributes of the file only if the mount does not have recent ones, or if
-/// these show one of the bits.
+/// file. Requests the attributes of the file only if the mount has no recent attributes, or if the
+/// recent attributes show one of the bits.
 pub(super) async fn bits_of_change<F: FileSystem>(
     context: &Context<F>,
     inode: InodeId,
@@ -127,8 +127,9 @@ pub(super) fn note_created<F>(context: &Context<F>, attributes: &Attributes, sta
     }
 }
 
-/// Clears the set-user-id and set-group-id bits of a file, unless the caller has CAP_FSETID. Used
-/// for allocations and copies, for which the kernel sends no flag about these bits.
+/// Clears the set-user-id and set-group-id bits of a file, unless the caller has CAP_FSETID. The
+/// mount calls this function for allocations and copies, for which the kernel sends no flag about
+/// these bits.
 pub(super) async fn clear_unless_kept<F: FileSystem>(
     context: &Context<F>,
     inode: InodeId,
@@ -153,8 +154,8 @@ fn keeps_privileges(uid: u32, pid: u32) -> bool {
 }
 
 /// Whether a caller is in a group or has CAP_FSETID. If the caller has ended or is in another
-/// container, the result is true. This is harmless, since set-group-id on a file without group
-/// execution only marks mandatory locks.
+/// container, the result is true. A wrong `true` is harmless, since set-group-id on a file without
+/// group execution only marks mandatory locks.
 fn keeps_group_bit(pid: u32, gid: u32) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status"));
     status.map_or(true, |status| shows_capability(&status) || shows_group(&status, gid))

@@ -87,9 +87,9 @@ pub const WAITING_XATTR: &str = "user.skep.waiting";
 /// of an attribute to 64 KiB.
 const MAP_PAGE_BYTES: usize = 60_000;
 
-/// Returns a page of the cluster map. It contains the map's version and the length of the whole map
-/// in bytes, both as little-endian numbers of 64 bits, and then the bytes of this page. `None`
-/// means that the map has no such page.
+/// Returns a page of the cluster map. A page begins with the map's version and the length of the
+/// whole map in bytes, both as little-endian numbers of 64 bits. The bytes of the page follow.
+/// `None` means that the map has no such page.
 fn cluster_map_page(map: &ClusterMap, page: &str) -> Option<Vec<u8>> {
     let page: usize = page.parse().ok()?;
     let bytes = map.to_bytes();

@@ -118,8 +118,8 @@ fn parse_set(raw: &RawRequest) -> Result<AttributeRequest, i32> {
         ),
     };
     // A change of owner clears the set-user-id and set-group-id bits, and the kernel leaves this to
-    // the daemon. The same holds for a chown(2) with neither user nor group, for which the kernel
-    // sends a `SETATTR` without any values.
+    // the daemon. A chown(2) with neither user nor group also clears them; for this call, the
+    // kernel sends a `SETATTR` without any values.
     let owner = has(set_attr::UID | set_attr::GID);
     let is_empty = !has(set_attr::ALL_VALUES);
     let kill_privileges =

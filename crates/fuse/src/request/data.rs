@@ -174,8 +174,8 @@ impl DataRequest {
         }
     }
 
-    /// Whether the worker may drop the operation's future when the caller is killed. This is always
-    /// true, because [`crate::FileSystem`] requires that reads and changes of a file's bytes are
+    /// Whether the worker may drop the operation's future when the caller is killed. Always true,
+    /// because [`crate::FileSystem`] requires that reads and changes of a file's bytes are
     /// cancel-safe.
     pub(super) fn may_be_dropped(&self) -> bool {
         true

@@ -1,7 +1,7 @@
 //! Requests that list directories.
 //!
-//! Owns the parsing of these requests. They have the same argument struct as reads (`data`).
-//! `ops::directories` performs the operations.
+//! Owns the parsing of these requests. Requests that list directories have the same argument struct
+//! as reads (`data`). `ops::directories` performs the operations.
 
 use super::RawRequest;
 use super::data::ReadIn;
@@ -32,8 +32,8 @@ impl DirectoryRequest {
         })
     }
 
-    /// Whether the worker may drop the operation's future when the caller is killed. This is always
-    /// true, since these operations make no changes.
+    /// Whether the worker may drop the operation's future when the caller is killed. Always true,
+    /// since these operations make no changes.
     pub(super) fn may_be_dropped(&self) -> bool {
         true
     }

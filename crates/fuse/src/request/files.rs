@@ -138,8 +138,8 @@ impl FileRequest {
         }
     }
 
-    /// Whether the worker may drop the operation's future when the caller is killed. This is never
-    /// true, since each of these operations changes the session's opens or waits for a sync.
+    /// Whether the worker may drop the operation's future when the caller is killed. Never true,
+    /// since each of these operations changes the session's opens or waits for a sync.
     pub(super) fn may_be_dropped(&self) -> bool {
         false
     }

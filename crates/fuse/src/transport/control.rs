@@ -62,9 +62,9 @@ fn apply(fd: &OwnedFd, interrupts: &Interrupts, bytes: &[u8]) -> bool {
             }
         }
         Some(Opcode::NotifyReply) => {}
-        // No kernel is known to send other messages. If a newer kernel sends another request, the
-        // reply lets the caller continue. The reply must not be ENOSYS, because the kernel would
-        // then never send a request of this kind again.
+        // No known kernel sends other messages. If a newer kernel sends another request, the reply
+        // lets the caller continue. The reply must not be ENOSYS, because the kernel would then
+        // never send a request of this kind again.
         _ => {
             tracing::error!(
                 "the kernel sent a request of process {} for inode {} (opcode {}) through \

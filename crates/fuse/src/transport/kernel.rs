@@ -197,8 +197,8 @@ pub(crate) enum Unmount {
     Abort,
 }
 
-/// Unmounts with `umount2(2)`. Only for mounts that this process does not serve
-/// ([`unmount_by_program`]).
+/// Unmounts with `umount2(2)`. The mount must not be one that this process serves
+/// ([`unmount_by_program`] explains the reason).
 pub(crate) fn unmount(mount_point: &Path, how: Unmount) -> io::Result<()> {
     let flags = match how {
         Unmount::IfIdle => 0,

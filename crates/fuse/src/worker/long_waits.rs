@@ -1,5 +1,5 @@
-//! Log lines about requests of the kernel that have had no reply for a long time. These lines
-//! explain in the log of a mount why a program hangs.
+//! Log lines about requests of the kernel that have had no reply for a long time. With these lines,
+//! the log of a mount shows why a program hangs.
 //!
 //! Decides when a log line is due, and writes its text. `worker.rs` has the list of requests in
 //! progress. `meter.rs` logs a slow request after its end. Requests that wait for file locks cause
@@ -18,8 +18,8 @@ const WORTH_A_LINE: Duration = Duration::from_secs(5);
 /// Interval of the log lines while requests still wait.
 const REPEAT: Duration = Duration::from_secs(60);
 
-/// A line names a target if a request to the target has had no reply for at least this time. The
-/// operation may have waited for another target before.
+/// A line names a target if a request to the target has had no reply for at least this time. Before
+/// this request, the operation may have waited for another target.
 pub(super) const SILENT_AFTER: Duration = Duration::from_secs(1);
 /// Maximum number of silent targets that a line names.
 const MAX_NAMED: usize = 5;
@@ -67,7 +67,8 @@ pub(super) struct Causes<'a> {
 }
 
 /// Returns the storage targets that no service serves, if a metadata target is among the targets
-/// `silent`. That target may wait until one of them truncates a file or replies with a size.
+/// `silent`. The silent metadata target may wait until one of these storage targets truncates a
+/// file or replies with a size.
 pub(super) fn absent_storage(map: &ClusterMap, silent: &[SilentTarget]) -> Vec<SilentTarget> {
     let is_metadata = |id| map.target(id).is_some_and(|target| target.kind == TargetKind::Metadata);
     if !silent.iter().any(|it| is_metadata(it.target)) {

@@ -41,8 +41,8 @@ struct Node {
 /// there.
 pub(crate) const SHARED: &str = "user.shared";
 
-/// Extended attribute that makes another host set the permissions of the file to 4600, right after
-/// the mount has next read its attributes to clear the set-user-id bit.
+/// Extended attribute of a file whose permissions another host sets to 4600. The other host does
+/// this right after the mount has read the attributes to clear the set-user-id bit.
 pub(crate) const CHMOD: &str = "user.chmod";
 
 impl Node {
