@@ -1,7 +1,5 @@
-//! Tables of limited size about inodes: the versions that the kernel caches, the attributes that
-//! the mount saw last, the attributes of directories after this mount's changes of their entries,
-//! the ages of short listings, the ends of listings, the inodes that names have recently had, and
-//! the inodes without certain extended attributes. No I/O.
+//! Tables of limited size about inodes, for example the versions and listings in the kernel's
+//! caches, and the attributes that the mount saw last. Each module documents its table. No I/O.
 
 pub(crate) mod directory_changes;
 pub(crate) mod listing_ends;

@@ -472,10 +472,10 @@ impl InodeState {
 
     // ---- the table of inodes
 
-    /// Returns whether the state is no longer needed: the file is closed, has no unsynced writes,
-    /// and metadata has acknowledged the end of the inline component if this mount has ended the
-    /// component. After a failed close, this acknowledgement may be missing, and metadata counts
-    /// the file as open.
+    /// Returns whether the state is no longer needed, because the file is closed and has no
+    /// unsynced writes. If this mount has ended the inline component, metadata must also have
+    /// acknowledged the end. After a failed close, this acknowledgement may be missing, and
+    /// metadata counts the file as open.
     pub fn is_idle(&self) -> bool {
         self.with(|parts| {
             !parts.handles.is_open() && parts.unsynced.is_empty() && !parts.moves.must_report()

@@ -89,16 +89,16 @@ pub(crate) const TIMES_DELAY: Duration = Duration::from_millis(100);
 /// A client that sets a stripe pattern first waits until metadata has acknowledged the deferred
 /// closes of the file. This constant is the maximum duration of the wait.
 pub(crate) const DEFERRED_CLOSE_WAIT: Duration = Duration::from_secs(1);
-/// A client waits for closes that the kernel or this mount has not sent yet, if it sets a stripe
-/// pattern, handles a sharing notification, or compares its opens with metadata. This constant is
+/// Before a client sets a stripe pattern, handles a sharing notification or compares its opens with
+/// metadata, it waits for closes that the kernel or this mount has not sent yet. This constant is
 /// the maximum duration of the wait, and several times [`CLOSE_DELAY`].
 pub(crate) const KERNEL_CLOSE_WAIT: Duration = Duration::from_millis(50);
 /// How long the acknowledgement of a sharing notification waits for the renewal of this mount's
-/// session, if the file was shared before. The acknowledgement then waits, again for at most this
-/// time, for the report of this mount's writes, if metadata already has the size of the file and
-/// only the times are missing. The renewal and the report take a few milliseconds each, unless they
-/// wait for other mounts. For example, metadata executes no report after a power loss before all
-/// mounts have replayed their changes. The open of the other mount, which waits for the
+/// session, if the file was shared before. If metadata already has the size of the file and only
+/// the times are missing, the acknowledgement then waits for the report of this mount's writes,
+/// again for at most this time. The renewal and the report take a few milliseconds each, unless
+/// they wait for other mounts. For example, metadata executes no report after a power loss before
+/// all mounts have replayed their changes. The open of the other mount, which waits for the
 /// acknowledgement, may be one of these changes.
 pub(crate) const SHARED_REPORT_WAIT: Duration = Duration::from_secs(2);
 /// Maximum number of sharing notifications that the mount records for opens in flight, and of its

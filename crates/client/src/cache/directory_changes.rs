@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn directory_removal_drops_attributes_and_pending_replies() {
+    fn directory_removal_drops_cached_attributes_and_late_replies() {
         let changes = DirectoryChanges::new();
         let (on_its_way, removal) = (changes.send(NOW), changes.send(NOW));
         changes.note(changes.send(NOW), &attributes(5), NOW);

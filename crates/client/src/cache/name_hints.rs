@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hint_of_a_name_is_replaced_and_forgotten() {
+    fn name_hint_is_the_last_inode_until_it_is_forgotten() {
         let (hints, directory) = (NameHints::new(), InodeId::ROOT);
         let [a, b] = [b"a", b"b"].map(|name| hints.key(directory, name));
         assert_ne!(a, hints.key(InodeId::new(7), b"a"), "another directory");

@@ -19,10 +19,10 @@ enum Absence {
     /// The reply to a request that the mount sent at this time showed that the inode has no
     /// extended attribute that the kernel requests by itself.
     Since(Duration),
-    /// The inode may have an extended attribute that the kernel requests by itself, because a
-    /// program has set such an attribute through this mount, or because a reply of metadata
-    /// contained one. The table ignores replies to requests that the mount sent at this time or
-    /// before, since they may be out of date.
+    /// The inode may have an extended attribute that the kernel requests by itself. Either a
+    /// program has set such an attribute through this mount, or a reply of metadata contained one.
+    /// The table ignores replies to requests that the mount sent at this time or before, since they
+    /// may be out of date.
     NotBefore(Duration),
 }
 
@@ -51,8 +51,8 @@ impl XattrAbsence {
         Self { valid, all: Recent::new(most), no_capability: Recent::new(most) }
     }
 
-    /// Records whether an inode has extended attributes that the kernel requests by itself,
-    /// according to attributes in the reply to a request that the mount sent at the time `sent`.
+    /// Records whether an inode has extended attributes that the kernel requests by itself.
+    /// `attributes` are from the reply to a request that the mount sent at the time `sent`.
     ///
     /// The time for which the entry is valid begins at `sent`. If the time began with the reply,
     /// the mount could use a late reply longer than the kernel may use attributes.

@@ -30,7 +30,7 @@ use std::sync::Arc;
 
 /// A write that storage has not acknowledged yet. If the client cancels the write, the requests of
 /// the write may still arrive at storage. So a drop of this value records in the inode that chunk
-/// files may reach up to the end of the write, and a later truncation includes these chunk files.
+/// files may reach up to the end of the write. A later truncation then includes these chunk files.
 #[derive(Debug)]
 pub(crate) struct UnfinishedWrite<'a> {
     writing: &'a WriteGuard,

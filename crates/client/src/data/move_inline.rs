@@ -139,9 +139,9 @@ impl Client {
         Ok(compared.counts.first().is_some_and(|count| *count as usize >= handles))
     }
 
-    /// Writes the inline bytes to the chunk file that stores them after the move, with zeros up to
-    /// the end of the inline component, and waits until storage has synced them. Returns the key of
-    /// the chunk file. `moved` is the pattern after the move.
+    /// Writes the inline bytes to the chunk file that stores them after the move, and fills the
+    /// rest of the inline component with zeros. Waits until storage has synced the bytes. Returns
+    /// the key of the chunk file. `moved` is the pattern after the move.
     async fn copy_inline(
         &self,
         file: &Arc<OpenFile>,

@@ -42,10 +42,10 @@ pub trait Writes {
 
     /// Writes all of `data` at the end of the file. `expected` is the size of the file according to
     /// the caller's cache. If `expected` is the end of another append in progress, this append
-    /// waits until the other append has completed, so that the parts of one large append stay in
-    /// order. An append also waits for an earlier append whose caller has dropped the future. The
-    /// kernel serializes all other appends of one mount. If several mounts share the file, their
-    /// clients serialize appends by a lock at metadata.
+    /// waits for the end of the other append. So the parts of one large append stay in order. An
+    /// append also waits for an earlier append whose caller has dropped the future. The kernel
+    /// serializes all other appends of one mount. If several mounts share the file, their clients
+    /// serialize appends by a lock at metadata.
     ///
     /// If the caller drops the future, the append continues until all servers have replied. The
     /// append has its own copy of the bytes.

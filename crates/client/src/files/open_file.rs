@@ -42,9 +42,9 @@ pub(crate) struct OpenFile {
     first_read: Mutex<FirstRead>,
     /// Whether `first_read` is not [`FirstRead::Done`]. Each read checks this without a lock.
     awaits_first_read: AtomicBool,
-    /// The version of the file in the reply to the open, until a request through the handle shows
-    /// that the kernel has handled this reply and dropped its outdated pages. Zero means that
-    /// nothing is awaited.
+    /// The version of the file in the reply to the open, while the kernel may not have dropped its
+    /// outdated pages yet. Zero after a request through the handle has shown that the kernel has
+    /// handled the reply.
     dropping_for: AtomicU64,
 }
 
@@ -178,9 +178,9 @@ impl OpenFile {
         self.is_stale.load(Ordering::Acquire) || self.is_fenced.load(Ordering::Acquire)
     }
 
-    /// Checks that operations through the handle may succeed. The check fails in three cases: the
-    /// file could not be opened again after its session was lost, another client may have changed
-    /// the file since an eviction, or locks of this handle were lost.
+    /// Checks that operations through the handle may succeed. The check fails if the mount could
+    /// not open the file again after its session was lost. It also fails if another client may have
+    /// changed the file since an eviction, or if locks of this handle were lost.
     pub(crate) fn check_live(&self) -> Result<()> {
         if self.has_lost_locks.load(Ordering::Acquire) {
             let text = format!(

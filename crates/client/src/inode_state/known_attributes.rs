@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn known_attributes_expire_and_end_with_the_next_change() {
+    fn known_attributes_expire_and_a_change_invalidates_them() {
         let requests = ChangeRequests::default();
         let state = known(&requests);
         let found = |now| state.known_attributes(requests.moment(now), SECOND);

@@ -271,7 +271,7 @@ impl FileSize {
 
     /// Records that metadata confirmed a write that ends at `end`, within the size of a shared
     /// file. The client still has to report the new times. The client also has to report that chunk
-    /// files now reach up to `end`, because a truncation may have extended the file to its present
+    /// files now reach up to `end`. An earlier truncation may have extended the file to its present
     /// size without any bytes in chunk files.
     pub(super) fn note_confirmed_write(&mut self, end: u64) {
         self.writes += 1;

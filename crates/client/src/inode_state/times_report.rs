@@ -1,8 +1,8 @@
 //! The reports of a file's times that the mount sends a moment after an `fsync`, or because a
 //! program requests the attributes (`stat`). Pure.
 //!
-//! A report in progress must not reach metadata after a change of the times by a program, or after
-//! the close of the file, because the report would replace the new times. So a change of the times
+//! A report in progress must not reach metadata after the close of the file, or after a change of
+//! the times by a program. Such a late report would replace the new times. So a change of the times
 //! or a close waits for the report, and no report begins while the change or the close is in
 //! progress.
 //!

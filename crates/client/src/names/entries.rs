@@ -17,9 +17,8 @@ use std::time::Duration;
 /// Reads and changes the entries of directories.
 ///
 /// # Errors
-/// In addition to the errors in its own documentation, each function that changes an entry returns
-/// `Io` if the session was lost and the client cannot find out whether metadata executed the
-/// change.
+/// Each function that changes an entry also returns `Io` if the session was lost and the client
+/// cannot find out whether metadata executed the change.
 pub trait Names {
     /// Finds an entry, and returns the attributes of its inode.
     ///

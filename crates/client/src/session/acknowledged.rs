@@ -52,8 +52,8 @@ use std::time::Duration;
 pub(crate) struct Change {
     pub(crate) slot: u32,
     pub(crate) sequence: u64,
-    /// The place of the change among the changes of all clients: the start of the target in which
-    /// the change was first executed, and the number of the change in this start.
+    /// The place of the change among the changes of all clients: the start in which the target
+    /// first executed the change, and the number of the change in this start.
     pub(crate) place: (u64, u64),
     /// Name of the request.
     pub(crate) request: &'static str,
@@ -370,8 +370,9 @@ impl AcknowledgedChanges {
         next.unwrap_or(Acknowledged::Done)
     }
 
-    /// Returns whether the target has lost a change that it has acknowledged in reply to `attempt`,
-    /// and another thread has compared the list before the caller has read this reply.
+    /// Returns whether the target has lost a change that it has acknowledged in reply to `attempt`.
+    /// Such a loss is possible if another thread has compared the list before the caller has read
+    /// this reply.
     pub(crate) fn has_lost(&self, group: GroupId, attempt: Attempt, executed: (u32, u64)) -> bool {
         let has_lost = self.of(group, attempt.session, |kept| kept.has_lost(&attempt, executed));
         has_lost.unwrap_or(false)

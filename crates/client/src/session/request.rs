@@ -10,7 +10,7 @@
 //!
 //! # Hazard: a reply that arrives after the loss of its session
 //! While a reply is on its way to one thread, another thread may replace the session. The renewal
-//! does not include the open or lock in this reply, so the next session does not have this open or
+//! does not include the open or lock in this reply. So the next session does not have this open or
 //! lock, and an eviction does not fence its handle. A close in this reply has ended an open of the
 //! lost session, and not the open of the same file in the next session. So the client repeats
 //! requests whose effects end with the session.
@@ -376,9 +376,9 @@ pub(crate) async fn send_attempt<R: Request + 'static>(
     let changes = &worker.mount.sessions.changes;
     let _running = worker.mount.sessions.requests.begin();
     let keeps = is_kept(&*request);
-    // Retry: sends the request again if the target refuses it because the target has started again,
-    // or if another thread has compared the changes before the reply, and the change is lost. The
-    // client repeats it without a pause, and once for each start of the target.
+    // Retry: sends the request again if the target has started again and refuses it. Also sends it
+    // again if the change is lost, and another thread has compared the changes before the reply.
+    // The client repeats it without a pause, and once for each start of the target.
     loop {
         let attempt = client.next_attempt(group, session).await;
         // If the target has lost changes, check whether the client may still send the request. Skip

@@ -13,8 +13,8 @@
 //! close, the target would delete the file together with its last name. The open of a new handle
 //! can hide a lost open in the same way, because the target may have executed it before or after
 //! the comparison. So the client compares the file again if the target has fewer opens than the
-//! mount has handles, where closing and new handles count too. It waits until the requests have had
-//! time to end.
+//! mount has handles, where closing and new handles count too. Before the next comparison, it waits
+//! until the requests have had time to end.
 //!
 //! # Hazard: an additional open
 //! An open that the client sends although none was lost has no handle, so only the end of the
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn handles_without_an_open_at_the_target_count_as_lost() {
+    fn opens_missing_at_the_target_count_as_lost() {
         let all: &[_] = &handles::<3>();
         assert_eq!(lost([all, all, all], 3), (0, 0));
         assert_eq!(lost([all, all, all], 1), (2, 2));

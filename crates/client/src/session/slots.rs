@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn slot_has_one_user_at_a_time_and_counts_its_requests() {
+    fn slot_serves_one_request_at_a_time_and_counts_requests() {
         skep_env::block_on(async {
             let session = range(1, 0, 1).unwrap();
             let slot = session.take_slot().await;

@@ -86,7 +86,7 @@ fn append_waits_for_the_append_of_a_killed_program() {
 /// docs/semantics.md 2.5, 3.6: if the later write did not wait, a stopped storage target could
 /// execute the zeros after it.
 #[test]
-fn write_waits_for_the_zeros_of_a_killed_write() {
+fn write_waits_until_bytes_of_a_killed_write_are_cleared() {
     with_client(|fake, client| async move {
         let (_, handle) = create_with(&client, "a", &[1; 1000]).await;
         let is_full = |fake: &FakeCluster, is_full| {

@@ -56,7 +56,7 @@ fn handle_of_a_lost_lock_fails_if_another_client_has_the_lock() {
 /// docs/semantics.md 6.8: the background work of the mount has used the first session, and has not
 /// noticed that another thread has replaced it.
 #[test]
-fn restart_after_the_loss_of_a_session_keeps_newer_locks() {
+fn target_restart_after_a_lost_session_keeps_newer_locks() {
     with_client(|fake, client| async move {
         let (_, handle) = create_with(&client, "a", b"bytes").await;
         // The next renewal of a lease begins after the end of the one that compares the opens.

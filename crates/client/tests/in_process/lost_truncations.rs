@@ -118,7 +118,7 @@ fn fsync_succeeds_if_a_lost_truncation_had_removed_no_bytes() {
 }
 
 /// Hole H180 in `docs/tests/holes.md`. docs/semantics.md 3.2: the file was empty when the mount
-/// truncated it by an open, so the mount repeats all later changes: an inline write, or a close
+/// truncated it by an open. So the mount repeats all later changes: an inline write, or a close
 /// with the size. The file gets the truncate generation that these changes name, also after a
 /// second power loss.
 #[test]

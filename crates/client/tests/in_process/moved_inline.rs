@@ -176,8 +176,8 @@ fn file_keeps_its_inline_bytes_if_storage_is_full() {
     });
 }
 
-/// docs/semantics.md 2.1: this mount has not seen the move of the inline bytes, for example because
-/// the reply to the request of this mount was lost together with the session.
+/// docs/semantics.md 2.1: this mount has not seen the move of the inline bytes. For example, the
+/// reply to its request was lost together with the session.
 #[test]
 fn client_with_outdated_pattern_finds_moved_inline_bytes() {
     with_client(|fake, client| async move {
@@ -263,7 +263,7 @@ fn fsync_fails_if_an_inline_component_end_was_reverted() {
 /// docs/semantics.md 3.5: a power loss has reverted the end of the component. Another mount has
 /// then written inline bytes, and has moved them over the bytes of this mount.
 #[test]
-fn fsync_detects_a_reverted_inline_end_another_client_repeated() {
+fn fsync_fails_if_another_client_repeats_a_reverted_inline_end() {
     with_client(|fake, client| async move {
         let (_, handle) = opened_empty(&fake, &client).await;
         write(&client, handle, 0, &bytes(LEN)).await;

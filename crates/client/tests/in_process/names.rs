@@ -17,7 +17,7 @@ fn set_name(fake: &FakeCluster, name: &[u8], inode: InodeId) {
 }
 
 #[test]
-fn lookup_sends_only_one_request() {
+fn lookup_within_one_metadata_group_sends_one_request() {
     with_client(|fake, client| async move {
         let (inode, _) = create(&client, "a").await;
         let before = fake.count::<Lookup>();

@@ -82,7 +82,7 @@ fn change_missing_in_a_restored_copy_is_reported() {
 }
 
 /// Hole H20, with a target that has the time to replay: the mount replays the lost link before it
-/// sends the unlink, so the file keeps its other name and no call fails.
+/// sends the unlink. So the file keeps its other name, and no call fails.
 #[test]
 fn lost_link_is_replayed_before_the_next_unlink() {
     with_client(|fake, client| async move {

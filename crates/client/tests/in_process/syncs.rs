@@ -321,9 +321,8 @@ fn storage_power_loss_fails_fsync_once_for_each_handle() {
     });
 }
 
-/// If `fsync` did not sync the chunk files that a truncation has changed, the file could have the
-/// truncated bytes again after a power loss of a storage host, although `fsync` has succeeded.
-/// docs/semantics.md 3.5.
+/// docs/semantics.md 3.5: a power loss of a storage host could restore truncated bytes after a
+/// successful `fsync`, if `fsync` did not sync the chunk files of the truncation.
 #[test]
 fn fsync_syncs_truncated_chunk_files() {
     with_client(|fake, client| async move {

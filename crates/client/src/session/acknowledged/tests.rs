@@ -185,7 +185,7 @@ fn late_reply_with_slots_does_not_mark_a_newer_change_as_lost() {
 
 /// Hole H71 in `docs/tests/holes.md`.
 #[test]
-fn slot_reply_of_an_older_start_declares_no_change_lost() {
+fn slots_of_an_older_start_mark_no_change_as_lost() {
     let changes = opened();
     let attempt = changes.attempt(GROUP, SESSION);
     assert!(changes.lost(3, &[(0, 1)]).is_empty());

@@ -79,8 +79,8 @@ impl FakeMetadata {
         *self = Self { start, starts, ..before.clone() };
     }
 
-    /// Simulates a power loss that has reverted the last change of inline bytes, and that the
-    /// client has not noticed yet: requests with the number of the earlier start still succeed.
+    /// Simulates a power loss that has reverted the last change of inline bytes. The client has not
+    /// noticed the power loss yet, so requests with the number of the earlier start still succeed.
     pub(crate) fn lose_last_record(&mut self) {
         self.starts.push((self.newest_start() + 1, self.last_record));
         self.last_record -= 1;
