@@ -96,10 +96,10 @@ fn process_of(status: &str) -> Option<u32> {
 /// Whether a signal that will end the process is pending: SIGKILL, or one of SIGHUP, SIGINT,
 /// SIGQUIT and SIGTERM that the process neither handles nor ignores nor blocks.
 ///
-/// The kernel turns such a signal into SIGKILL, except if another signal is already pending for the
-/// thread, such as the SIGINT of Ctrl-C in a program that handles SIGINT. Even then the process
-/// ends when its call returns, so the program never sees the `EINTR` of the call. A debugger may
-/// discard the signal, so for a traced process only SIGKILL counts.
+/// The kernel turns such a signal into SIGKILL, unless another signal is already pending for the
+/// thread. An example is the SIGINT of Ctrl-C in a program that handles SIGINT. Even then the
+/// process ends when its call returns, so the program never sees the `EINTR` of the call. A
+/// debugger may discard the signal, so for a traced process only SIGKILL counts.
 fn has_fatal_signal(status: &str) -> bool {
     const fn bit(signal: i32) -> u64 {
         1 << (signal - 1)

@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_of_mountinfo_are_parsed() {
+    fn parsed_mountinfo_line_has_the_path_type_and_device() {
         let line = "36 35 0:45 / /mnt/a\\040b rw,relatime shared:1 - fuse.skep /data rw,user_id=0";
         let entry = parse_line(line).unwrap();
         assert_eq!(entry.device, "0:45");

@@ -2,7 +2,7 @@
 //!
 //! The kernel opens a name in two requests: `LOOKUP` returns the inode, and `OPEN` opens the inode.
 //! If the file has lost its name between the two, the mount replies `ESTALE`. The kernel then sends
-//! both requests again, but only once: if the next file has lost the name as well, the program gets
+//! both requests again, but only once. If the next file has lost the name as well, the program gets
 //! `ESTALE`, although the name always referred to a file.
 //!
 //! The kernel also repeats the open if the file has lost its name before a request for its

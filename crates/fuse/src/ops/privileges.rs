@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn file_system_group_and_supplementary_groups_are_found() {
+    fn process_is_in_its_fsgid_and_supplementary_groups() {
         let status = "Gid:\t1\t2\t3\t4\nGroups:\t7 88 \n";
         assert!([4, 7, 88].iter().all(|gid| shows_group(status, *gid)));
         assert!(![1, 2, 3, 8].iter().any(|gid| shows_group(status, *gid)));
