@@ -153,7 +153,7 @@ fn stat_of_a_removed_directory_returns_its_last_attributes() {
         fake.with_metadata(METADATA_GROUPS[0], |it| it.inodes.clear());
         let found = client.stat(made.inode).await.unwrap().attributes;
         assert_eq!(found, Attributes { links: 0, size: 0, ..made });
-        assert!(client.stat(file).await.is_err(), "the mount keeps none of a file");
+        assert!(client.stat(file).await.is_err(), "file attributes are not kept");
         assert!(
             client.stat(InodeId::new(77)).await.is_err(),
             "the mount has never seen this inode"
