@@ -161,7 +161,7 @@ pub struct Host {
     pub address: String,
     /// The addresses at which other hosts reach the services of this host, best first.
     pub network: Vec<String>,
-    /// Roles of the host, in the order of [`Role`]. A host that is to be removed may have no roles.
+    /// Roles of the host, in the order of [`Role`]. A host without roles can only be removed.
     pub roles: Vec<Role>,
     /// Failure domain of the host. Empty means that the host is a domain by itself.
     pub domain: String,

@@ -125,8 +125,8 @@ pub struct HostState {
     pub since: Option<String>,
     /// Copies that must succeed before the removal, in the form `SOURCE:DESTINATION`.
     pub stage_out: Vec<String>,
-    /// The text in the file `.skep-hold`, with which a user protects the data. `None` means that
-    /// the file does not exist.
+    /// The text in the file `.skep-hold`. A user creates this file to protect the data. `None`
+    /// means that the file does not exist.
     pub hold: Option<String>,
     /// The user of the job whose script asks for `stage_out`. `None` if a command asks for it.
     #[serde(skip)]

@@ -45,8 +45,9 @@ const JOIN_PATIENCE: Duration = Duration::from_secs(30);
 /// # Errors
 /// - `Exists` if the directory is initialised already.
 /// - `Configuration` if the directory is not blank.
-/// - `Configuration` if the settings must name the address of management: this host has no address
-///   for other hosts, or has several addresses, of which none is on the default route.
+/// - `Configuration` if the settings must name the address of management. This is the case if this
+///   host has no address for other hosts, or has several addresses and none of them is on the
+///   default route.
 /// - `Io` if management cannot listen on the configured address.
 /// - Errors of the file system.
 ///

@@ -302,8 +302,8 @@ pub const ABSENT_PAUSE: Duration = Duration::from_secs(1);
 pub const OWN_PAUSE: Duration = Duration::from_secs(1);
 /// Number of subdirectories of a directory above which the target spreads its new subdirectories
 /// over all metadata groups. Creating or removing a directory on another group takes three to six
-/// times as long, because it needs a sync of the other group. So only a directory with so many
-/// subdirectories that one group could have too much work is spread.
+/// times as long, because it needs a sync of the other group. So the limit is far above the size of
+/// most directories.
 pub const SPREAD_SUBDIRECTORIES: u32 = 20_000;
 
 /// The limits that a simulation replaces by small values, so that its runs reach them often.

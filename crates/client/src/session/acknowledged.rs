@@ -346,8 +346,7 @@ impl AcknowledgedChanges {
 
     /// Adds a change that a group has acknowledged, unless another thread has compared the list
     /// since `attempt` began. The slots of this comparison show whether the change is durable or
-    /// lost. Such a change must not enter the list, which has only changes that were sent after the
-    /// newest comparison.
+    /// lost, so the change does not enter the list.
     pub(crate) fn acknowledged(
         &self,
         group: GroupId,
@@ -370,9 +369,8 @@ impl AcknowledgedChanges {
         next.unwrap_or(Acknowledged::Done)
     }
 
-    /// Returns whether the target has lost a change that it has acknowledged in reply to `attempt`.
-    /// Such a loss is possible if another thread has compared the list before the caller has read
-    /// this reply.
+    /// Returns whether the target has lost the change that it acknowledged in reply to `attempt`. A
+    /// comparison of another thread shows this loss if it came before the caller read the reply.
     pub(crate) fn has_lost(&self, group: GroupId, attempt: Attempt, executed: (u32, u64)) -> bool {
         let has_lost = self.of(group, attempt.session, |kept| kept.has_lost(&attempt, executed));
         has_lost.unwrap_or(false)

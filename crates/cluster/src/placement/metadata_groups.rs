@@ -1,7 +1,7 @@
 //! Selects the metadata groups that may get new directories.
 //!
-//! Only the fitness of the groups matters here. Which of the fittest groups gets a directory is the
-//! decision of the metadata target that creates the directory.
+//! The metadata target that creates a directory chooses one of the fittest groups
+//! (`metadata/src/handlers/make_directory.rs`).
 
 use super::fitness;
 use skep_types::{ClusterMap, GroupId, TargetKind};

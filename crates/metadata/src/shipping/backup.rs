@@ -371,7 +371,7 @@ impl<E: Engine> Backup<E> {
         self.actions.push(Action::Reply { connection, request, result });
     }
 
-    /// Returns the error with which a member whose store diverges refuses all requests.
+    /// Returns the error for all requests to this member while its store diverges.
     fn divergence(&self) -> Error {
         let (target, group, stored) = (self.own.target, self.own.group, self.records.before());
         let what = format!(

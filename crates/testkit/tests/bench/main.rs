@@ -18,8 +18,8 @@ use std::time::Duration;
 /// Time limit of a command. The limit is longer than in other tests, because a benchmark writes for
 /// seconds, and other programs use the machine, too.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// Option with the command by which `skep bench` enters a host. In these tests, this command only
-/// sets an environment variable.
+/// The option `--enter` of `skep bench` sets the command that enters a host. In these tests, this
+/// command only sets an environment variable.
 const ENTER: [&str; 2] = ["--enter", "env HOST={host}"];
 
 fn parse(text: &str) -> Value {
