@@ -244,15 +244,19 @@ do not compare rates of different machines or days.**
   `metadata.sync = interval`. GlusterFS is a volume distributed over 8 bricks. MooseFS has 4 \
     chunk servers
   with 2 directories each and one copy. Both are unchanged Debian packages.
+- MooseFS's servers sync no file when a program calls `fsync`: by default, a chunk server never \
+    syncs (`HDD_FSYNC_BEFORE_CLOSE`
+  is 0). So a power loss of its hosts can lose data that a program has synced, and its rates in \
+    the rows with `fsync` and in *SQLite* contain no sync.
 ";
 
 /// Describes the column of [`System::SkepLevel2`].
 const LEVEL_2: &str = "\
 - Skep-level-2 is the same cluster with feature level 2, on which metadata stages changes of two \
     groups
-  ([how](design/0028-staged-transactions.md)). Only the rows *all in one parent* have such \
+  ([how](design/0028-staged-transactions.md)). Only the rows *all in one parent* can have such \
     changes: about half of the calls
-  in a directory with more than 1,000 subdirectories.
+  in a directory with more than 20,000 subdirectories.
 ";
 
 #[cfg(test)]
