@@ -63,7 +63,8 @@ pub struct Advice {
 }
 
 /// Returns the name of the whole block device that contains the file system of a directory,
-/// according to the mount table. `None` means that no block device of the host contains it.
+/// according to the mount table. `None` means that no block device of the host contains it. The
+/// device may be made of other devices, which [`with_members`] finds.
 pub fn device_of(tree: &Tree, directory: &str) -> Option<String> {
     let mount = mount_of(tree, directory)?;
     let source = mount.source.strip_prefix("/dev/")?;
@@ -77,8 +78,36 @@ pub fn device_of(tree: &Tree, directory: &str) -> Option<String> {
         }
         None => source.to_owned(),
     };
+    whole_device(tree, &source)
+}
+
+/// Returns a block device and all whole devices of which it is made, such as the disks of a RAID of
+/// Linux or of a logical volume. The device itself is first. A device above others comes before
+/// them.
+pub fn with_members(tree: &Tree, device: &str) -> Vec<String> {
+    let mut found = vec![device.to_owned()];
+    let mut next = 0;
+    while let Some(above) = found.get(next).cloned() {
+        for member in members_of(tree, &above) {
+            if !found.contains(&member) {
+                found.push(member);
+            }
+        }
+        next += 1;
+    }
+    found
+}
+
+/// Returns the whole devices of which a block device is made directly. Empty for a disk.
+fn members_of(tree: &Tree, device: &str) -> Vec<String> {
+    let parts = tree.names(&format!("/sys/block/{device}/slaves"));
+    parts.iter().filter_map(|part| whole_device(tree, part)).collect()
+}
+
+/// Returns the whole block device that has this name, or that has a partition with this name.
+fn whole_device(tree: &Tree, name: &str) -> Option<String> {
     let is_whole = |device: &String| {
-        source == **device || tree.real(&format!("/sys/block/{device}/{source}")).exists()
+        name == device.as_str() || tree.real(&format!("/sys/block/{device}/{name}")).exists()
     };
     tree.names("/sys/block").into_iter().find(is_whole)
 }
@@ -180,6 +209,9 @@ fn files(tree: &Tree, rule: &Rule, scope: &Scope) -> Vec<String> {
 }
 
 fn kind_of(tree: &Tree, device: &str) -> DeviceKind {
+    if !members_of(tree, device).is_empty() {
+        return DeviceKind::Stacked;
+    }
     let rotates = tree.read(&format!("/sys/block/{device}/queue/rotational"));
     if device.starts_with("nvme") {
         return DeviceKind::Nvme;

@@ -161,6 +161,10 @@ pub enum DeviceKind {
     Nvme,
     /// A virtual disk that a hypervisor provides.
     Virtual,
+    /// A device that is made of other block devices, such as a RAID of Linux or a logical volume.
+    /// Such a device has no scheduler and no queue of requests, so the kernel refuses values for
+    /// both. The read-ahead of such a device counts, and not that of the disks below it.
+    Stacked,
 }
 
 /// Where the value is in the text of a kernel file.

@@ -2,7 +2,7 @@
 //! `/etc`.
 
 use skep_tune::changes::{STATE, apply, planned, undo};
-use skep_tune::check::{Finding, Scope, advice, check, device_of, disks};
+use skep_tune::check::{Finding, Scope, advice, check, device_of, disks, with_members};
 use skep_tune::{Role, Rules, Tree};
 use std::collections::BTreeMap;
 use std::fs;
@@ -231,6 +231,42 @@ fn devices_are_found_by_the_directory_of_a_target() {
     assert_eq!(device_of(&host.tree, "/data/target1"), Some("sda".into()));
     assert_eq!(device_of(&host.tree, "/database"), Some("nvme0n1".into()));
     assert_eq!(disks(&host.tree), ["nvme0n1", "sda"]);
+}
+
+/// The kernel refuses a scheduler and a queue depth for a RAID of Linux and for a logical volume,
+/// and it uses the read-ahead of the uppermost device.
+#[test]
+fn disks_below_a_raid_or_a_logical_volume_are_checked() {
+    let host = Host::new(true);
+    // The logical volume `dm-0` is on the RAID `md0`, which is made of a partition and a disk.
+    for link in ["dm-0/slaves/md0", "md0/slaves/sda1", "md0/slaves/sdb"] {
+        fs::create_dir_all(host.tree.real(&format!("/sys/block/{link}"))).expect("made");
+    }
+    host.put("/sys/block/dm-0/dm/name", "vg0-target\n");
+    for device in ["dm-0", "md0", "sdb"] {
+        let queue = format!("/sys/block/{device}/queue");
+        host.put(&format!("{queue}/rotational"), "1\n");
+        host.put(&format!("{queue}/nr_requests"), "128\n");
+        host.put(&format!("{queue}/scheduler"), "none\n");
+        host.put(&format!("{queue}/read_ahead_kb"), "128\n");
+    }
+    host.put("/sys/block/sdb/queue/scheduler", "none [mq-deadline]\n");
+    host.put("/proc/mounts", "/dev/mapper/vg0-target /data xfs rw,noatime 0 0\n");
+    let device = device_of(&host.tree, "/data/target1").expect("a device");
+    let devices = with_members(&host.tree, &device);
+    assert_eq!(devices, ["dm-0", "md0", "sda", "sdb"]);
+    let scope = Scope { devices, mounts: Vec::new(), ..scope() };
+    let findings = check(&host.tree, &Rules::built_in(), &scope);
+    let failing: Vec<&str> =
+        findings.iter().filter(|it| !it.passes).map(|it| it.file.as_str()).collect();
+    let expected = [
+        "sdb/queue/nr_requests",
+        "dm-0/queue/read_ahead_kb",
+        "md0/queue/read_ahead_kb",
+        "sdb/queue/read_ahead_kb",
+    ];
+    assert_eq!(failing, expected.map(|it| format!("/sys/block/{it}")));
+    assert_eq!(with_members(&host.tree, "nvme0n1"), ["nvme0n1"]);
 }
 
 #[test]

@@ -4,7 +4,7 @@
 use crate::failure::PARTIAL;
 use clap::Args;
 use skep_tune::changes::Outcome;
-use skep_tune::check::{Scope, device_of, disks, interfaces, mount_point_of};
+use skep_tune::check::{Scope, device_of, disks, interfaces, mount_point_of, with_members};
 use skep_tune::{Role, Tree};
 use skep_types::{Error, ErrorCode, Result};
 use std::fmt::Write;
@@ -71,7 +71,7 @@ impl ScopeArgs {
                     ),
                 ));
             }
-            scope.devices.push(device.to_owned());
+            scope.devices.extend(with_members(&tree, device));
         }
         for target in &self.targets {
             let missing = || {
@@ -81,7 +81,8 @@ impl ScopeArgs {
                 );
                 Error::new(ErrorCode::NotFound, what)
             };
-            scope.devices.push(device_of(&tree, target).ok_or_else(missing)?);
+            let device = device_of(&tree, target).ok_or_else(missing)?;
+            scope.devices.extend(with_members(&tree, &device));
             scope.mounts.extend(mount_point_of(&tree, target));
         }
         scope.interfaces.clone_from(&self.interfaces);
