@@ -2,6 +2,7 @@
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
+use skep_testkit::page::PageNetwork;
 use skep_testkit::program::{Finished, finish};
 use skep_testkit::schema::{check, check_lines};
 use skep_testkit::wait::wait_for;
@@ -154,6 +155,39 @@ fn interrupted_tune_measure_restores_the_settings() {
     assert!(!root.join("var/lib/skep/tune/state.json").exists());
 }
 
+/// Command: skep tune check.
+#[test]
+fn tune_check_reports_hosts_that_get_no_large_packets() {
+    let network = PageNetwork::new();
+    let host = network.host("one", "10.0.0.1/24");
+    let other = network.host("other", "10.0.0.2/24");
+    let path_to_other = || {
+        let command = "skep tune check --role client --peer 10.0.0.2 --all --output json";
+        let checked = host.run(command);
+        let report: Value = serde_json::from_str(&checked.stdout).expect("JSON");
+        check("tune-check", &report);
+        let findings = report["findings"].as_array().expect("findings").clone();
+        let found = findings.into_iter().find(|it| it["rule"] == "path-mtu");
+        found.unwrap_or_else(|| panic!("no finding about the path: {}", checked.stderr))
+    };
+    let good = path_to_other();
+    assert_eq!((&good["passes"], good["is"].as_str()), (&Value::from(true), Some("1500")));
+    // The interface of the other host drops larger packets without a report.
+    other.run("ip link set eth0 mtu 1400").expect_success();
+    let lost = path_to_other();
+    let no = Value::from(false);
+    assert_eq!((&lost["passes"], lost["is"].as_str()), (&no, Some("1400")));
+    assert_eq!((lost["file"].as_str(), &lost["can_apply"]), (Some("path to 10.0.0.2"), &no));
+    assert!(lost["why"].as_str().is_some_and(|it| it.contains("lost without a report")), "{lost}");
+    let silent = host.run("skep tune check --role client --peer 10.0.0.9");
+    assert!(silent.stderr.contains("answers no test packets"), "{}", silent.stderr);
+    for (peer, expected) in [("10.9.9.9", "path to 10.9.9.9"), ("127.0.0.1", "another host")] {
+        let refused = host.run(&format!("skep tune check --role client --peer {peer}"));
+        let text = refused.expect_failure();
+        assert!(text.contains("cannot probe") && text.contains(expected), "{text}");
+    }
+}
+
 #[test]
 fn tune_check_runs_on_any_host_and_refuses_wrong_arguments() {
     let checked = run(&["check", "--role", "metadata,storage", "--all", "--output", "json"]);
@@ -164,6 +198,7 @@ fn tune_check_runs_on_any_host_and_refuses_wrong_arguments() {
         (&["check", "--role", "cook"][..], "invalid role 'cook'"),
         (&["check"], "--role"),
         (&["check", "--role", "client", "--root", "/none"], "--root /none"),
+        (&["check", "--role", "client", "--root", "/none", "--peer", "s1"], "--peer"),
         (&["check", "--role", "storage", "--device", "none0"], "block device none0"),
         (
             &["apply", "--role", "client", "--only", "speed", "--dry-run"],

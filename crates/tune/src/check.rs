@@ -81,9 +81,8 @@ pub fn device_of(tree: &Tree, directory: &str) -> Option<String> {
     whole_device(tree, &source)
 }
 
-/// Returns a block device and all whole devices of which it is made, such as the disks of a RAID of
-/// Linux or of a logical volume. The device itself is first. A device above others comes before
-/// them.
+/// Returns a block device and all whole devices below it, such as the disks of a RAID of Linux or
+/// of a logical volume. The device itself is first.
 pub fn with_members(tree: &Tree, device: &str) -> Vec<String> {
     let mut found = vec![device.to_owned()];
     let mut next = 0;
@@ -98,7 +97,7 @@ pub fn with_members(tree: &Tree, device: &str) -> Vec<String> {
     found
 }
 
-/// Returns the whole devices of which a block device is made directly. Empty for a disk.
+/// Returns the whole devices in the layer directly below a block device. Empty for a disk.
 fn members_of(tree: &Tree, device: &str) -> Vec<String> {
     let parts = tree.names(&format!("/sys/block/{device}/slaves"));
     parts.iter().filter_map(|part| whole_device(tree, part)).collect()

@@ -24,6 +24,7 @@ pub mod check;
 pub mod interrupts;
 mod keep;
 pub mod numa;
+pub mod path_mtu;
 mod record_lock;
 pub mod rules;
 mod tree;

@@ -1,6 +1,7 @@
 //! `skep tune check`: compares the kernel settings of this host with the rules for its roles.
 
 use super::args::ScopeArgs;
+use super::peers;
 use crate::help::{Example, examples};
 use crate::output::{print, render, table};
 use serde::Serialize;
@@ -19,6 +20,10 @@ const EXAMPLES: &[Example] = &[
         "check a client, and show all rules, including those that pass",
         "skep tune check --role client --all",
     ),
+    (
+        "also check that large packets arrive at two servers",
+        "skep tune check --role client --peer s1,s2",
+    ),
 ];
 
 /// Compare the settings of this host with the rules for its roles. Exit code 1 means that a value
@@ -29,6 +34,9 @@ pub(crate) struct CheckArgs {
     /// Also show the values that do not deviate, and advice on the creation of file systems
     #[arg(long)]
     all: bool,
+    /// Other hosts: check whether packets of the MTU of this host's interface arrive there
+    #[arg(long = "peer", value_delimiter = ',', value_name = "HOSTS", conflicts_with = "root")]
+    peers: Vec<String>,
     #[command(flatten)]
     scope: ScopeArgs,
 }
@@ -49,6 +57,7 @@ pub(crate) fn run(args: &CheckArgs) -> Result<ExitCode> {
     findings.extend(numa::findings(&tree, &scope));
     findings.extend(interrupts::findings(&tree, &scope));
     findings.extend(acceleration::findings(&tree, &scope));
+    findings.extend(peers::findings(&args.peers)?);
     let (checked, deviations) = (findings.len(), findings.iter().filter(|it| !it.passes).count());
     findings.retain(|it| args.all || !it.passes);
     let advice = if args.all { advice(&rules, &scope) } else { Vec::new() };

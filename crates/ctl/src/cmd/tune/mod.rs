@@ -6,6 +6,7 @@ mod check;
 mod deviations;
 mod measure;
 mod measured_command;
+mod peers;
 mod undo;
 
 pub(super) use deviations::deviating_rules;
