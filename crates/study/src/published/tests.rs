@@ -45,6 +45,18 @@ fn each_point_selects_one_condition_of_its_plan() {
     }
 }
 
+/// The table of docs/operations/studies.md shows which plan reproduces which published table.
+#[test]
+fn table_of_published_tables_names_each_series_and_its_plan() {
+    let page = include_str!("../../../../docs/operations/studies.md");
+    let rows = || page.lines().filter(|line| line.starts_with("| ") && line.contains(" | "));
+    for series in built_in() {
+        let names = [&series.name, &series.plan].map(|name| format!("`{name}`"));
+        let has_both = |row: &str| names.iter().all(|name| row.contains(name));
+        assert!(rows().any(has_both), "docs/operations/studies.md lacks {names:?}");
+    }
+}
+
 #[test]
 fn relative_rates_of_allocations_equal_the_published_rates() {
     let found = compare(&study("scenario1"), false, &built_in()).expect("series");
