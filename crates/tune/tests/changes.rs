@@ -473,6 +473,30 @@ fn two_applies_at_the_same_time_record_the_values_of_both() {
     }
 }
 
+/// The options that the published installations of BeeGFS have set.
+#[test]
+fn beegfs_page_has_each_published_option() {
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/operations/from-beegfs.md");
+    let page = fs::read_to_string(page).expect("the page");
+    for option in [
+        "connMaxInternodeNum",
+        "connBufSize",
+        "tuneBindToNumaZone",
+        "tuneFileReadAheadSize",
+        "tuneFileReadAheadTriggerSize",
+        "tuneFileReadSize",
+        "tuneFileWriteSize",
+        "tuneNumWorkers",
+        "tuneTargetChooser",
+        "tuneUsePerTargetWorkers",
+        "tuneUsePerUserMsgQueues",
+        "tuneWorkerBufSize",
+    ] {
+        let is_row = |line: &str| line.starts_with('|') && line.contains(&format!("`{option}`"));
+        assert!(page.lines().any(is_row), "{option} has no row");
+    }
+}
+
 #[test]
 fn tuning_page_lists_every_rule_with_its_value() {
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/operations/tuning.md");
