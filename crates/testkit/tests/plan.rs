@@ -103,6 +103,27 @@ fn plan_predict_uses_a_catalogue_file_and_a_benchmark() {
     refused(at, &[&["explain", "--allocation", "3,1"], &SYSTEM[..]].concat(), "MIN,MAX");
 }
 
+/// The tutorial for AWS compares a measurement with these predictions.
+///
+/// Command: skep plan explain.
+#[test]
+fn aws_tutorial_has_the_predicted_rates() {
+    let page = include_str!("../../../docs/tutorials/aws.md");
+    let scratch = Scratch::new();
+    let rate = |load: &[&str]| {
+        let all = [&["explain", "--mtu", "9001"], &SYSTEM[..], load].concat();
+        let explained = checked(scratch.path(), &all);
+        explained["prediction"]["rate"].as_f64().expect("a rate")
+    };
+    let of_eight = format!("write by 8 clients: {:.0} MB/s", rate(&["--clients", "8"]));
+    let one = rate(&["--clients", "1", "--processes", "8"]);
+    let tens = |rate: f64| (rate / 10.0).round() * 10.0;
+    let of_one = format!("about {} MB/s, which is {} MiB/s", tens(one), tens(one / 1.048_576));
+    for text in [of_eight, of_one] {
+        assert!(page.contains(&text), "docs/tutorials/aws.md lacks: {text}");
+    }
+}
+
 /// Command: skep plan compare, skep plan calibrate, skep plan catalogue.
 #[test]
 fn plan_predicts_published_rates_within_documented_errors() {
