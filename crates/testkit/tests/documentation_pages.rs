@@ -117,8 +117,14 @@ fn every_command_of_the_pages_on_daily_work_succeeds() {
 
     let settings = ADMINISTRATION.split("```toml\n").nth(1).and_then(|it| it.split("```").next());
     write(&host, "/etc/skep/client.toml", settings.expect("the page has settings"), "600");
+    // The pattern of this directory names the target that the page removes. The page must neither
+    // lose the file whose name resembles the name of a copy, nor replace its contents.
+    works("mkdir /mnt/skep/own; skep entry set --targets 3 /mnt/skep/own");
+    works("cd /mnt/skep/own; echo first >f; echo second >f.new");
     run_page(&host, ADMINISTRATION, |_| ());
     check();
+    assert_eq!(works("cd /mnt/skep/own; cat f f.new; ls"), "first\nsecond\nf\nf.new\n");
+    works("rm -r /mnt/skep/own");
     let targets = works("skep target list");
     assert!(targets.contains("/disk1/skep") && !targets.contains("/disk2/skep"), "{targets}");
     works("skep umount /mnt/test; rm /etc/skep/client.toml");

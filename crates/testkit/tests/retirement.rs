@@ -20,6 +20,19 @@ fn create_wide(path: &Path) {
     skep(["entry", "create", "--num-targets", "all", &path]).expect_success();
 }
 
+/// Checks that `--directories` lists exactly the directories whose patterns name a target that is
+/// open to new files.
+fn check_directory_list(cluster: &Cluster, target: &str) {
+    let directory = cluster.path().join("own");
+    files::create_dir(&directory);
+    let shown = directory.display().to_string();
+    let list = ["target", "files", target, "--null", "--directories"];
+    skep(["entry", "set", "--targets", target, &shown]).expect_success();
+    assert_eq!(cluster.skep(&list), "/own\0");
+    skep(["entry", "set", "--inherit", &shown]).expect_success();
+    assert_eq!(cluster.skep(&list), "");
+}
+
 /// Command: skep target set-state, skep target files, skep target remove, skep node remove.
 /// Command: skep node rename.
 #[test]
@@ -52,6 +65,7 @@ fn storage_server_can_be_removed_when_it_has_no_files() {
     );
     let refused = refusal(&cluster, &["node", "remove", node]);
     assert!(refused.contains("belong to this node"), "{refused}");
+    check_directory_list(&cluster, &old[0]);
     for id in &old {
         cluster.skep(&["target", "set-state", id, "closed"]);
     }

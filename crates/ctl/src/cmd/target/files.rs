@@ -15,6 +15,10 @@ use std::os::unix::ffi::OsStrExt;
 const EXAMPLES: &[Example] = &[
     ("list the files on target 6, with their paths", "skep target files --paths 6"),
     ("list the paths of these files for `xargs -0`", "skep target files 6 --null"),
+    (
+        "list the paths of the directories whose patterns name target 6, for `xargs -0`",
+        "skep target files 6 --null --directories",
+    ),
     ("list only the entry ids of these files, as JSON", "skep target files 6 --output json"),
 ];
 
@@ -34,6 +38,9 @@ pub(crate) struct FilesArgs {
     /// Print only the paths of the files, each followed by a NUL character, for `xargs -0`
     #[arg(long = "null", short = '0')]
     is_null_separated: bool,
+    /// With --null: print the directories whose patterns name the target, instead of the files
+    #[arg(long = "directories", requires = "is_null_separated")]
+    is_directories: bool,
     /// Id of a storage target
     target: String,
 }
@@ -48,7 +55,7 @@ struct TargetFile {
 }
 
 pub(crate) fn run(args: FilesArgs) -> Result<()> {
-    let FilesArgs { query, with_paths, is_null_separated, target } = args;
+    let FilesArgs { query, with_paths, is_null_separated, is_directories, target } = args;
     let access = query.access(None)?;
     let (lines, null_separated) = block_on(async move {
         let map = access.map().await?;
@@ -61,7 +68,8 @@ pub(crate) fn run(args: FilesArgs) -> Result<()> {
         let uses = GroupUses::of(&access, &map, group).await?;
         if is_null_separated {
             let mut paths = EntryPaths::of(&access).await?;
-            return Ok((Vec::new(), null_separated(&mut paths, &uses.files).await?));
+            let bytes = null_separated(&mut paths, &uses.files, is_directories).await?;
+            return Ok((Vec::new(), bytes));
         }
         let mut paths = if with_paths { Some(EntryPaths::of(&access).await?) } else { None };
         let mut lines = Vec::new();
@@ -81,11 +89,16 @@ pub(crate) fn run(args: FilesArgs) -> Result<()> {
     print(&lines, |lines| as_table(lines, with_paths))
 }
 
-/// Returns the paths of the files, each followed by a NUL character. Omits directories. Omits files
-/// without a name with a warning.
-async fn null_separated(paths: &mut EntryPaths, files: &[GroupFile]) -> Result<Vec<u8>> {
+/// Returns the paths of the files, or of the directories if `of_directories` is set. A NUL
+/// character follows each path. Omits entries without a name with a warning.
+async fn null_separated(
+    paths: &mut EntryPaths,
+    files: &[GroupFile],
+    of_directories: bool,
+) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    for file in files.iter().filter(|file| file.kind != FileKind::Directory) {
+    let is_wanted = |file: &&GroupFile| (file.kind == FileKind::Directory) == of_directories;
+    for file in files.iter().filter(is_wanted) {
         match paths.path_of(file.inode).await {
             Ok(path) => {
                 bytes.extend_from_slice(path.as_os_str().as_bytes());
@@ -93,7 +106,7 @@ async fn null_separated(paths: &mut EntryPaths, files: &[GroupFile]) -> Result<V
             }
             Err(error) if error.code() == ErrorCode::NotFound => {
                 warn(&format!(
-                    "cannot print the path of entry {}, so the list lacks this file: {error}",
+                    "cannot print the path of entry {}, so the list lacks this entry: {error}",
                     file.inode
                 ));
             }
