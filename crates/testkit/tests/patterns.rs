@@ -325,6 +325,39 @@ fn new_pattern_of_a_directory_applies_only_to_new_files() {
     cluster.stop();
 }
 
+/// Command: skep entry set.
+#[test]
+fn recursive_change_sets_directories_and_leaves_files() {
+    let cluster = Cluster::start(Shape::small());
+    let top = cluster.path().join("top");
+    files::create_dir_all(top.join("a/b"));
+    files::create(top.join("a/empty"));
+    let elsewhere = cluster.path().join("elsewhere");
+    files::create_dir(&elsewhere);
+    files::symlink(&elsewhere, top.join("link"));
+    let of_file = pattern_of(&top.join("a/empty"));
+
+    // Without `--recursive`, directories that exist already keep their patterns.
+    entry_json(&["set", "--chunk-size", "64KiB"], &top);
+    assert_eq!(pattern_of(&top.join("a")), None);
+
+    let changed = entry_json(&["set", "--recursive", "--chunk-size", "1MiB"], &top);
+    let changed = changed.as_array().expect("a list");
+    let paths: Vec<_> = changed.iter().map(|it| it["path"].as_str().expect("a path")).collect();
+    let expected = ["", "a", "a/b"].map(|name| top.join(name).display().to_string());
+    let expected: Vec<_> = expected.iter().map(|it| it.trim_end_matches('/')).collect();
+    assert_eq!(paths, expected);
+    for directory in [top.clone(), top.join("a"), top.join("a/b")] {
+        assert_eq!(pattern_of(&directory).as_deref(), Some("chunk-size=1MiB"));
+    }
+    assert_eq!(pattern_of(&top.join("a/empty")), of_file);
+    assert_eq!(pattern_of(&elsewhere), None);
+
+    entry_json(&["set", "--recursive", "--inherit"], &top);
+    assert_eq!(pattern_of(&top.join("a/b")), None);
+    cluster.stop();
+}
+
 /// Returns the targets of a file, in stripe order.
 fn targets(cluster: &Cluster, path: &Path) -> Vec<u64> {
     first_component(cluster, path).targets()

@@ -6,11 +6,13 @@ use crate::help::{Example, examples};
 use crate::output::print;
 use crate::path_lookup::entry_at;
 use crate::through_mount;
+use crate::tree_walk::walk;
 use serde::Serialize;
 use skep_fuse::PATTERN_XATTR;
 use skep_types::Result;
 use std::fmt::Write;
-use std::path::PathBuf;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
 
 const EXAMPLES: &[Example] = &[
     (
@@ -22,9 +24,16 @@ const EXAMPLES: &[Example] = &[
         "skep entry set --pattern count=1/from=16MiB,count=all /mnt/skep/results",
     ),
     ("use the cluster's settings again", "skep entry set --inherit /mnt/skep/results"),
+    (
+        "use all targets for new files in a directory and in all directories below",
+        "skep entry set --recursive --num-targets all /mnt/skep/results",
+    ),
 ];
 
 /// Set the stripe pattern of new files in a directory, or of files that were never written
+///
+/// A new directory inherits the pattern of the directory above. Existing directories keep their
+/// patterns, unless --recursive is given.
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct SetArgs {
@@ -33,6 +42,10 @@ pub(crate) struct SetArgs {
     /// Remove the directory's own pattern, so that the cluster's settings apply
     #[arg(long = "inherit", conflicts_with = "asked-pattern")]
     is_inherited: bool,
+    /// Also set the pattern of all directories below the given directories. Files below keep their
+    /// patterns
+    #[arg(long = "recursive", short = 'r')]
+    is_recursive: bool,
     /// Paths of directories or files in a mount
     #[arg(required = true)]
     paths: Vec<PathBuf>,
@@ -48,7 +61,7 @@ struct PathPattern {
 }
 
 pub(crate) fn run(args: &SetArgs) -> Result<()> {
-    let SetArgs { asked, is_inherited, paths } = args;
+    let SetArgs { asked, is_inherited, is_recursive, paths } = args;
     let text = match *is_inherited {
         true => None,
         false => Some(pattern::text(asked)?),
@@ -62,14 +75,19 @@ pub(crate) fn run(args: &SetArgs) -> Result<()> {
     }
     let mut lines = Vec::new();
     let map = paths.first().and_then(|path| through_mount::cluster_map(path).ok().flatten());
-    for path in paths {
-        match &text {
-            Some(text) => pattern::set(path, text)?,
-            None => rustix::fs::removexattr(path, PATTERN_XATTR)
-                .map_err(|errno| pattern::explained(errno, path, ""))?,
+    walk(paths, *is_recursive, &mut |path| {
+        let is_given = paths.iter().any(|given| given == path);
+        if !is_given && !is_directory(path) {
+            return Ok(());
         }
-        lines.push(PathPattern { path: path.clone(), pattern: pattern::get(path)? });
-    }
+        match change(path, text.as_deref()) {
+            Ok(line) => lines.push(line),
+            // Another program has removed this directory since the walk found it.
+            Err(_) if !is_given && is_gone(path) => {}
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    })?;
     print(&lines, |lines| {
         let mut shown = String::new();
         for PathPattern { path, pattern } in lines {
@@ -77,4 +95,24 @@ pub(crate) fn run(args: &SetArgs) -> Result<()> {
         }
         shown
     })
+}
+
+/// Sets the pattern of the entry at `path`, or removes the pattern if `text` is `None`. Returns the
+/// new pattern.
+fn change(path: &Path, text: Option<&str>) -> Result<PathPattern> {
+    match text {
+        Some(text) => pattern::set(path, text)?,
+        None => rustix::fs::removexattr(path, PATTERN_XATTR)
+            .map_err(|errno| pattern::explained(errno, path, ""))?,
+    }
+    Ok(PathPattern { path: path.to_owned(), pattern: pattern::get(path)? })
+}
+
+/// Whether `path` is a directory. A symbolic link is not a directory.
+fn is_directory(path: &Path) -> bool {
+    std::fs::symlink_metadata(path).is_ok_and(|found| found.is_dir())
+}
+
+fn is_gone(path: &Path) -> bool {
+    std::fs::symlink_metadata(path).is_err_and(|error| error.kind() == ErrorKind::NotFound)
 }
