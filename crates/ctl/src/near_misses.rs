@@ -68,23 +68,77 @@ const ANSWERS: &[(&str, &str)] = &[
     ("version", "--version"),
     ("quota", "Skep has no quotas yet"),
     ("e2fsck", "fsck"),
+    ("lfsck", "fsck"),
     ("snapshot", "Skep has no snapshots yet"),
+    ("top", "stats"),
+    ("jobstats", "stats"),
+    ("metrics", "stats"),
+    ("dashboard", "monitor"),
+    ("fid2path", "entry path"),
+    ("migrate", FILES_STAY),
+    ("rebalance", FILES_STAY),
+    ("balance", FILES_STAY),
+    ("pool", "Skep has no storage pools yet; `skep entry set --targets` chooses targets"),
+    ("mirror", MIRRORS),
+    ("buddygroup", MIRRORS),
+    ("drain", "target set-state"),
+    ("rename", "node rename"),
+    ("backup", "cluster backup"),
+    ("restore", "cluster restore"),
+    ("bundle", "debug bundle"),
+    ("sosreport", "debug bundle"),
+    ("upgrade", "deploy upgrade"),
 ];
 
-/// Words that users type after a noun (such as `node`), each with the subcommand that Skep
-/// suggests.
-const OF_NOUNS: &[(&str, &str)] =
-    &[("ls", "list"), ("show", "list"), ("status", "list"), ("info", "list")];
+const FILES_STAY: &str = "Skep has no command that moves files to other targets yet; \
+                          docs/operations/administration.md shows how to empty a target";
+const MIRRORS: &str =
+    "Skep has no mirrored files yet; `skep group list` shows the copies of metadata";
 
-/// Words that users type after `cluster`, each with the subcommand that Skep suggests.
-const OF_CLUSTER: &[(&str, &str)] = &[
-    ("status", "info"),
-    ("show", "info"),
-    ("list", "info"),
+/// Words that users type after a noun (such as `node`), each with a subcommand of some nouns. Skep
+/// suggests the first subcommand in the list that the noun has.
+const OF_NOUNS: &[(&str, &str)] = &[
+    ("ls", "list"),
+    ("show", "list"),
+    ("status", "list"),
+    ("info", "list"),
+    ("ls", "status"),
+    ("list", "status"),
+    ("show", "status"),
+    ("info", "status"),
+    ("status", "check"),
+    ("list", "check"),
+    ("show", "check"),
     ("ls", "info"),
+    ("list", "info"),
+    ("show", "info"),
+    ("status", "info"),
+    ("stat", "info"),
     ("identify", "info"),
     ("id", "info"),
     ("uuid", "info"),
+    ("rm", "remove"),
+    ("delete", "remove"),
+    ("rm", "revoke"),
+    ("delete", "revoke"),
+    ("remove", "revoke"),
+    ("rm", "evict"),
+    ("delete", "evict"),
+    ("remove", "evict"),
+    ("kill", "evict"),
+    ("mv", "rename"),
+    ("new", "create"),
+    ("new", "add"),
+    ("new", "replace"),
+    ("drain", "set-state"),
+    ("close", "set-state"),
+    ("open", "set-state"),
+    ("state", "set-state"),
+    ("log", "log-level"),
+    ("getstripe", "info"),
+    ("setstripe", "set"),
+    ("setpattern", "set"),
+    ("fid2path", "path"),
 ];
 
 /// Returns the suggestion for a command that does not exist. `None` means that there is no
@@ -101,13 +155,13 @@ pub(crate) fn answer(error: &clap::Error) -> Option<String> {
     let noun = usage.split_whitespace().skip_while(|it| *it != "skep").nth(1);
     match noun.filter(|noun| !noun.starts_with(['[', '<'])) {
         None => of_table(ANSWERS, word).map(|found| sentence(word, found)),
-        Some("cluster") => of_table(OF_CLUSTER, word)
-            .map(|found| sentence(&format!("cluster {word}"), &format!("cluster {found}"))),
         Some(noun) => {
-            let found = of_table(OF_NOUNS, word)?;
-            let nouns = ["node", "target", "group", "client", "session", "lock", "config", "token"];
-            let has_list = nouns.contains(&noun);
-            has_list.then(|| sentence(&format!("{noun} {word}"), &format!("{noun} {found}")))
+            let all = crate::cli::command();
+            let of_noun = all.find_subcommand(noun)?;
+            let mut candidates = OF_NOUNS.iter().filter(|(known, _)| *known == word);
+            let (_, found) =
+                candidates.find(|(_, verb)| of_noun.find_subcommand(verb).is_some())?;
+            Some(sentence(&format!("{noun} {word}"), &format!("{noun} {found}")))
         }
     }
 }
@@ -213,6 +267,24 @@ mod tests {
         assert!(answer("skep node ls").ends_with("`skep node ls`: try `skep node list`"));
         assert!(answer("skep identify").ends_with("try `skep cluster info`"));
         assert!(answer("skep cluster uuid").ends_with("try `skep cluster info`"));
+        for (line, suggested) in [
+            ("skep cluster status", "skep cluster info"),
+            ("skep management ls", "skep management status"),
+            ("skep health show", "skep health check"),
+            ("skep transaction show", "skep transaction list"),
+            ("skep entry stat", "skep entry info"),
+            ("skep node delete", "skep node remove"),
+            ("skep node mv", "skep node rename"),
+            ("skep client remove", "skep client evict"),
+            ("skep token rm", "skep token revoke"),
+            ("skep target drain", "skep target set-state"),
+            ("skep target ls", "skep target list"),
+        ] {
+            assert_eq!(answer(line), format!("unknown command `{line}`: try `{suggested}`"));
+        }
+        assert!(answer("skep migrate").contains("shows how to empty a target"));
+        assert!(answer("skep mirror").contains("the copies of metadata"));
+        assert_eq!(answer_to("skep bench ls"), None);
         assert_eq!(answer_to("skep helth"), None);
         assert_eq!(answer_to("skep entry lst"), None);
     }
@@ -229,6 +301,12 @@ mod tests {
                 }
                 at = at.find_subcommand(part).unwrap_or_else(|| panic!("{line}: no `{part}`"));
             }
+        }
+        let all = command();
+        for (word, verb) in OF_NOUNS {
+            let mut nouns = all.get_subcommands();
+            let exists = nouns.any(|noun| noun.find_subcommand(verb).is_some());
+            assert!(exists, "for `{word}`: no noun has `{verb}`");
         }
     }
 }
