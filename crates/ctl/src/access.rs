@@ -9,6 +9,7 @@
 
 use crate::client_file::{ClientFile, TOKEN_OF_HOST};
 use crate::mounts::mounted_at;
+use crate::through_mount::refuse_other_cluster;
 use clap::Args;
 use skep_management::DEFAULT_PORT;
 use skep_rpc::{Channel, Connection, Identity, JoinToken, Management, management_addresses};
@@ -70,7 +71,8 @@ impl ClusterArgs {
     }
 
     /// Finds the cluster. `near` is a path from the command's arguments. If `near` is in a mount,
-    /// the cluster of this mount is used, unless an option names another cluster.
+    /// this mount must be of the cluster that the options name. Without such options, the cluster
+    /// of this mount is used.
     pub(crate) fn access(&self, near: Option<&Path>) -> Result<Access> {
         self.access_or(near, ASK_ADMINISTRATOR)
     }
@@ -90,10 +92,28 @@ impl ClusterArgs {
             without_token,
         };
         let mut access = query.find(self.cluster.as_deref(), near)?;
+        if self.is_explicit()
+            && let Some(near) = near
+        {
+            refuse_other_cluster(near, access.token.cluster)?;
+        }
         if !query.file.is_mistyped(&access.name, &access.token.addresses) {
             access.learned = known_management::learned_addresses(access.token.cluster);
         }
         Ok(access)
+    }
+
+    /// Checks that the options, if any, name the cluster that is mounted at `path`. For commands
+    /// that send all requests through the mount.
+    ///
+    /// # Errors
+    /// - `InvalidArgument` if the mount is of another cluster.
+    /// - The errors of [`Self::access`].
+    pub(crate) fn check_mount(&self, path: &Path) -> Result<()> {
+        match self.is_explicit() {
+            true => self.access(Some(path)).map(drop),
+            false => Ok(()),
+        }
     }
 }
 

@@ -5,6 +5,8 @@
 //! mount's program version. The kernel checks the permission of the user, so only a user who may
 //! read a file gets its attributes. The names of the attributes are in `skep_fuse`.
 
+use crate::mounts::mounted_at;
+use crate::path_lookup::in_mount;
 use rustix::io::Errno;
 use skep_client::FileUsers;
 use skep_fuse::{
@@ -12,7 +14,7 @@ use skep_fuse::{
     OPERATIONS_XATTR, SLOW_OPERATIONS, USERS_XATTR, UserLoad, WAITING_XATTR, WaitingRequests,
 };
 use skep_types::codec::Codec;
-use skep_types::{ClusterMap, Error, ErrorCode, InodeId, Result, SessionId};
+use skep_types::{ClusterId, ClusterMap, Error, ErrorCode, InodeId, Result, SessionId};
 use skep_wire::metadata::EntryInfo;
 use skep_wire::traces::TraceRecord;
 use std::cell::RefCell;
@@ -272,6 +274,32 @@ pub(crate) fn cluster_map(path: &Path) -> Result<Option<ClusterMap>> {
         path.display()
     );
     Err(Error::new(ErrorCode::StaleMap, what))
+}
+
+/// Refuses a path in a mount of another cluster than `named`. The inode number of the path belongs
+/// to another file in `named`, so a request to `named` would return details of a wrong file.
+/// Accepts a path that is not in a mount, and a path whose mount does not reply in time or runs an
+/// older version.
+///
+/// # Errors
+/// `InvalidArgument` if the path is in a mount of another cluster.
+pub(crate) fn refuse_other_cluster(path: &Path, named: ClusterId) -> Result<()> {
+    if mounted_at(path).is_none() {
+        return Ok(());
+    }
+    let place = path.to_owned();
+    let mounted = in_mount(path, move || cluster_map(&place).ok().flatten().map(|map| map.cluster));
+    match mounted.ok().flatten().filter(|mounted| *mounted != named) {
+        None => Ok(()),
+        Some(mounted) => {
+            let what = format!(
+                "cannot use {} with cluster {named}: this path is in a mount of cluster {mounted}; \
+                 without --cluster and --token-file, the command uses the cluster of the mount",
+                path.display()
+            );
+            Err(Error::new(ErrorCode::InvalidArgument, what))
+        }
+    }
 }
 
 fn read_pages(path: &Path) -> Result<MapPages> {

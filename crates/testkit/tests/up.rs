@@ -266,6 +266,29 @@ fn several_clusters_run_on_one_host_independently() {
     let wrong =
         cluster::skep(["node", "list", "--cluster", address.trim(), "--token-file", &token]);
     assert!(wrong.expect_failure().contains("belongs to cluster"));
+    // Inode numbers of one cluster mean other files in the other cluster, so options that name the
+    // other cluster are refused.
+    let path = one.path().join("name").display().to_string();
+    let commands: [&[&str]; 6] = [
+        &["entry", "info"],
+        &["entry", "who"],
+        &["entry", "map"],
+        &["lock", "list"],
+        &["health", "df"],
+        &["entry", "set", "--chunk-size", "1MiB"],
+    ];
+    for command in commands {
+        let with = |cluster: &Cluster| {
+            let data = cluster.data().display().to_string();
+            cluster::skep([command, &["--cluster", &data, &path]].concat())
+        };
+        let refused = with(&two).expect_failure();
+        assert!(refused.contains("is in a mount of cluster"), "{command:?}: {refused}");
+        // Only an empty file without writes can get another pattern.
+        if command[1] != "set" {
+            with(&one).expect_success();
+        }
+    }
     second.unmount();
     one.stop();
     assert_eq!(files::read(two.path().join("name")), b"two");

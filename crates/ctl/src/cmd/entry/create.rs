@@ -1,6 +1,7 @@
 //! `skep entry create`: creates a file with its own stripe pattern.
 
 use super::pattern::{self, PatternArgs};
+use crate::access::ClusterArgs;
 use crate::help::{Example, examples};
 use crate::output::{print, warn};
 use crate::path_lookup::entry_at;
@@ -26,6 +27,8 @@ const EXAMPLES: &[Example] = &[
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct CreateArgs {
     #[command(flatten)]
+    query: ClusterArgs,
+    #[command(flatten)]
     asked: PatternArgs,
     /// Permission bits in octal; the umask is subtracted
     #[arg(long, default_value = "666", value_name = "MODE")]
@@ -43,7 +46,7 @@ struct NewFile {
 }
 
 pub(crate) fn run(args: &CreateArgs) -> Result<()> {
-    let CreateArgs { asked, permissions, path } = args;
+    let CreateArgs { query, asked, permissions, path } = args;
     let text = pattern::text(asked)?;
     pattern::check(&text)?;
     let mode = u32::from_str_radix(permissions, 8).ok().filter(|mode| *mode <= 0o7777);
@@ -55,7 +58,8 @@ pub(crate) fn run(args: &CreateArgs) -> Result<()> {
         Error::new(ErrorCode::InvalidArgument, what)
     })?;
     let directory = path.parent().filter(|it| !it.as_os_str().is_empty());
-    entry_at(directory.unwrap_or(Path::new(".")))?;
+    let (_, place) = entry_at(directory.unwrap_or(Path::new(".")))?;
+    query.check_mount(&place)?;
     let failed = |errno| pattern::explained(errno, path, &text);
     rustix::fs::mknodat(CWD, path, FileType::RegularFile, Mode::from_raw_mode(mode), 0)
         .map_err(failed)?;

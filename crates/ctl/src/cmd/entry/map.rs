@@ -2,6 +2,7 @@
 //! to run a task near its data.
 
 use super::pattern::{MAX_TEXT_BYTES, explained};
+use crate::access::ClusterArgs;
 use crate::help::{Example, examples};
 use crate::output::{print, render, size, table};
 use crate::path_lookup::entry_at;
@@ -26,6 +27,8 @@ const EXAMPLES: &[Example] = &[
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct MapArgs {
+    #[command(flatten)]
+    query: ClusterArgs,
     /// Also show the target of each piece of a range of the file. The range begins at this offset
     /// in bytes: a number, or a number with KiB, MiB, ... [default with --length: 0]
     #[arg(long)]
@@ -85,8 +88,9 @@ struct Piece {
 }
 
 pub(crate) fn run(args: &MapArgs) -> Result<()> {
-    let MapArgs { offset, length, path } = args;
-    entry_at(path)?;
+    let MapArgs { query, offset, length, path } = args;
+    let (_, place) = entry_at(path)?;
+    query.check_mount(&place)?;
     let metadata = std::fs::metadata(path).map_err(|error| {
         Error::from(error).within(format_args!("cannot read the attributes of {}", path.display()))
     })?;

@@ -2,6 +2,7 @@
 //! never written.
 
 use super::pattern::{self, PatternArgs};
+use crate::access::ClusterArgs;
 use crate::help::{Example, examples};
 use crate::output::print;
 use crate::path_lookup::entry_at;
@@ -38,6 +39,8 @@ const EXAMPLES: &[Example] = &[
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct SetArgs {
     #[command(flatten)]
+    query: ClusterArgs,
+    #[command(flatten)]
     asked: PatternArgs,
     /// Remove the directory's own pattern, so that the cluster's settings apply
     #[arg(long = "inherit", conflicts_with = "asked-pattern")]
@@ -61,7 +64,7 @@ struct PathPattern {
 }
 
 pub(crate) fn run(args: &SetArgs) -> Result<()> {
-    let SetArgs { asked, is_inherited, is_recursive, paths } = args;
+    let SetArgs { query, asked, is_inherited, is_recursive, paths } = args;
     let text = match *is_inherited {
         true => None,
         false => Some(pattern::text(asked)?),
@@ -71,7 +74,8 @@ pub(crate) fn run(args: &SetArgs) -> Result<()> {
     }
     // Checks all paths before it changes the first path.
     for path in paths {
-        entry_at(path)?;
+        let (_, place) = entry_at(path)?;
+        query.check_mount(&place)?;
     }
     let mut lines = Vec::new();
     let map = paths.first().and_then(|path| through_mount::cluster_map(path).ok().flatten());
