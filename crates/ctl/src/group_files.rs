@@ -2,11 +2,17 @@
 //! metadata targets.
 
 use crate::access::{Access, PATIENCE};
+use crate::tree_output::ProgressLine;
 use skep_rpc::{CallOptions, Channel, MapCell, Router};
 use skep_types::{
     ClusterMap, Error, FileKind, GroupId, InodeId, MapVersion, NodeId, Result, TargetKind,
 };
 use skep_wire::metadata::{GroupFile, ListGroupFiles};
+use std::time::Duration;
+
+/// Time after which a terminal shows the progress. Metadata targets read all their inodes, which
+/// takes some seconds for each million inodes.
+const SILENCE: Duration = Duration::from_secs(2);
 
 /// Everything that uses a storage group: files, directories, and changes in progress.
 #[derive(Debug, Default)]
@@ -23,17 +29,31 @@ pub(crate) struct GroupUses {
 }
 
 impl GroupUses {
-    /// Asks all metadata targets for the files, directories and transactions that use `group`. The
-    /// caller must run inside an event loop.
+    /// Asks all metadata targets for the files, directories and transactions that use `group`.
+    /// Shows the progress on a terminal. The caller must run inside an event loop.
     ///
     /// # Errors
     /// The error of a metadata target. The error names the group of this metadata target.
     pub(crate) async fn of(access: &Access, map: &ClusterMap, group: GroupId) -> Result<Self> {
+        let progress = ProgressLine::new();
+        let uses = Self::read(access, map, group, &progress).await;
+        progress.show("");
+        uses
+    }
+
+    async fn read(
+        access: &Access,
+        map: &ClusterMap,
+        group: GroupId,
+        progress: &ProgressLine,
+    ) -> Result<Self> {
+        let begin = skep_env::now();
         let cell = MapCell::new(map.clone(), NodeId::default());
         let router = Router::new(access.identity(), Channel::random(), cell);
         let mut uses = Self::default();
         let metadata = map.groups.iter().filter(|group| group.kind == TargetKind::Metadata);
-        for asked in metadata.map(|group| group.id) {
+        let metadata: Vec<GroupId> = metadata.map(|group| group.id).collect();
+        for (index, asked) in metadata.iter().copied().enumerate() {
             let mut after = Some(InodeId::default());
             let (mut removals, mut prepared) = (0, 0);
             while let Some(request) = after.map(|after| ListGroupFiles { group, after }) {
@@ -44,6 +64,9 @@ impl GroupUses {
                 (removals, prepared) = (page.removals, page.prepared);
                 uses.oldest_map = Some(uses.oldest_map.map_or(page.map, |map| map.min(page.map)));
                 after = page.next;
+                if skep_env::now().saturating_sub(begin) > SILENCE {
+                    progress.show(&progress_text(index + 1, metadata.len(), uses.files.len()));
+                }
             }
             uses.removals += u64::from(removals);
             uses.prepared += u64::from(prepared);
@@ -74,6 +97,12 @@ impl GroupUses {
 /// no client has the file open for writing.
 pub(crate) fn is_unwritten(file: &GroupFile) -> bool {
     file.kind != FileKind::Directory && file.bytes == 0 && !file.is_written
+}
+
+/// Returns the line that shows the progress. `number` is the number of the metadata group that is
+/// read, of `count` groups.
+fn progress_text(number: usize, count: usize, found: usize) -> String {
+    format!("Reading the inodes of metadata group {number} of {count}: {found} use the target")
 }
 
 fn unanswered((group, asked): (GroupId, GroupId), error: &Error) -> Error {
