@@ -4,6 +4,7 @@
 
 use crate::near_misses;
 use crate::output::{is_for_people, say_aside, warn};
+use clap::Command;
 use serde::Serialize;
 use skep_types::{Error, ErrorCode};
 use std::io::IsTerminal;
@@ -96,9 +97,9 @@ pub(crate) fn report(error: &Error) -> ExitCode {
 }
 
 /// Prints an error in the command line, or the help that the user requested, and returns the exit
-/// code.
-pub(crate) fn report_usage(error: &clap::Error) -> ExitCode {
-    let answer = near_misses::answer(error);
+/// code. `all` is the definition of the whole command line.
+pub(crate) fn report_usage(error: &clap::Error, all: &Command) -> ExitCode {
+    let answer = near_misses::answer(error, all);
     match (wants_json(), answer) {
         (true, Some(answer)) => print("Usage", &answer, WRONG_USE),
         (true, None) if error.use_stderr() => {

@@ -65,7 +65,7 @@ fn main() -> ExitCode {
     }
     let cli = match cli::parse() {
         Ok(cli) => cli,
-        Err(error) => return failure::report_usage(&error),
+        Err(error) => return failure::report_usage(&error, &cli::command()),
     };
     output::choose(cli.output, cli.path);
     table_layout::choose(cli.tables);

@@ -4,6 +4,7 @@
 //! Users of other file systems and tools type the commands of these tools. The suggestion of the
 //! command-line parser compares letters only. For `status`, the parser would suggest `study`.
 
+use clap::Command;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use skep_types::text::escape_controls;
 
@@ -141,9 +142,10 @@ const OF_NOUNS: &[(&str, &str)] = &[
     ("fid2path", "path"),
 ];
 
-/// Returns the suggestion for a command that does not exist. `None` means that there is no
-/// suggestion, so that the command reports the parser's own error.
-pub(crate) fn answer(error: &clap::Error) -> Option<String> {
+/// Returns the suggestion for a command that does not exist. `all` is the definition of the whole
+/// command line. `None` means that there is no suggestion, so that the command reports the parser's
+/// own error.
+pub(crate) fn answer(error: &clap::Error, all: &Command) -> Option<String> {
     if error.kind() != ErrorKind::InvalidSubcommand {
         return None;
     }
@@ -156,7 +158,6 @@ pub(crate) fn answer(error: &clap::Error) -> Option<String> {
     match noun.filter(|noun| !noun.starts_with(['[', '<'])) {
         None => of_table(ANSWERS, word).map(|found| sentence(word, found)),
         Some(noun) => {
-            let all = crate::cli::command();
             let of_noun = all.find_subcommand(noun)?;
             let mut candidates = OF_NOUNS.iter().filter(|(known, _)| *known == word);
             let (_, found) =
@@ -254,7 +255,7 @@ mod tests {
 
     fn answer_to(line: &str) -> Option<String> {
         let error = command().try_get_matches_from(line.split(' ')).expect_err(line);
-        answer(&error)
+        answer(&error, &command())
     }
 
     #[test]
