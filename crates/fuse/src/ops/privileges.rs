@@ -47,32 +47,37 @@ pub(super) async fn bits_of_change<F: FileSystem>(
 ) -> Result<u32> {
     let fs = &context.file_system;
     let known = fs.known_attributes(inode, context.options.validity);
-    match known.and_then(|(attributes, _)| bits_without_request(&attributes, caller)) {
-        Some(bits) => Ok(bits),
-        None => Ok(bits_to_clear(&fs.attributes(inode).await?, caller)),
+    match known.filter(|(attributes, _)| needs_no_request(attributes)) {
+        Some((attributes, _)) => Ok(bits_at_change(&attributes, caller)),
+        None => Ok(bits_at_change(&fs.attributes(inode).await?, caller)),
     }
 }
 
-/// Returns the bits that metadata must clear, from attributes that may be as old as attributes in
-/// the kernel's cache. Returns both bits if the file had neither of them. `None` means that the
-/// caller must request the attributes.
+/// Whether [`bits_at_change`] may use these attributes, which may be as old as attributes in the
+/// kernel's cache.
+fn needs_no_request(known: &Attributes) -> bool {
+    known.kind == FileKind::Regular && known.permissions & (SET_USER_ID | SET_GROUP_ID) == 0
+}
+
+/// Returns the bits that metadata must clear in the same step as it changes the owner or the size
+/// of a file. `attributes` are the attributes of the file a moment before.
 ///
 /// # Hazard: another host sets a bit at the same time
 /// Another host may have set the set-user-id bit since. If metadata kept this bit, a program with
-/// this bit could get another owner. So metadata clears both bits in the same step as it changes
-/// the owner. If the file still has neither bit, this changes nothing.
+/// this bit could get another owner. So metadata clears the bits of a regular file even if
+/// `attributes` do not show them. If the file has neither bit, this changes nothing.
 ///
 /// Another host may also have set the set-group-id bit, and then the group may be able to execute
 /// the file or not. If the caller may keep this bit of a file without group execute, metadata
 /// decides by the present permissions.
-fn bits_without_request(known: &Attributes, caller: Caller) -> Option<u32> {
+fn bits_at_change(attributes: &Attributes, caller: Caller) -> u32 {
     let both = SET_USER_ID | SET_GROUP_ID;
-    if known.kind != FileKind::Regular || known.permissions & both != 0 {
-        return None;
+    if attributes.kind != FileKind::Regular {
+        return bits_to_clear(attributes, caller);
     }
-    match keeps_group_bit(caller.pid, known.gid) {
-        true => Some(both | SetAttributes::KEEP_SET_GROUP_ID_WITHOUT_EXECUTE),
-        false => Some(both),
+    match keeps_group_bit(caller.pid, attributes.gid) {
+        true => both | SetAttributes::KEEP_SET_GROUP_ID_WITHOUT_EXECUTE,
+        false => both,
     }
 }
 
@@ -207,14 +212,23 @@ mod tests {
     #[test]
     fn only_files_without_setuid_or_setgid_need_no_request() {
         let check = |kind, permissions, expected| {
-            let bits = bits_without_request(&file(kind, permissions), FOREIGN);
-            assert_eq!(bits, expected, "{permissions:o}");
+            assert_eq!(needs_no_request(&file(kind, permissions)), expected, "{permissions:o}");
         };
+        check(FileKind::Regular, 0o1777, true);
+        check(FileKind::Regular, 0o4755, false);
+        check(FileKind::Regular, 0o2745, false);
+        check(FileKind::Directory, 0o755, false);
+    }
+
+    /// Another host may set a bit between the request for the attributes and the change.
+    #[test]
+    fn change_clears_bits_that_the_attributes_do_not_show() {
         let keeping = SetAttributes::KEEP_SET_GROUP_ID_WITHOUT_EXECUTE;
-        check(FileKind::Regular, 0o1777, Some(0o6000 | keeping));
-        check(FileKind::Regular, 0o4755, None);
-        check(FileKind::Regular, 0o2745, None);
-        check(FileKind::Directory, 0o755, None);
+        for permissions in [0o644, 0o4755, 0o2745] {
+            let bits = bits_at_change(&file(FileKind::Regular, permissions), FOREIGN);
+            assert_eq!(bits, 0o6000 | keeping, "{permissions:o}");
+        }
+        assert_eq!(bits_at_change(&file(FileKind::Directory, 0o6777), FOREIGN), 0);
     }
 
     #[test]

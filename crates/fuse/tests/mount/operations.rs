@@ -52,6 +52,10 @@ pub(crate) const TESTS: &[Test] = &[
         clearing_of_setuid_keeps_a_chmod_of_another_host,
     ),
     (
+        "chown_clears_setuid_set_by_another_host_meanwhile",
+        chown_clears_setuid_set_by_another_host_meanwhile,
+    ),
+    (
         "extended_attributes_can_be_set_read_listed_and_removed",
         extended_attributes_can_be_set_read_listed_and_removed,
     ),
@@ -465,6 +469,18 @@ fn clearing_of_setuid_keeps_a_chmod_of_another_host(transport: &str) {
     set_xattr(&path, CHMOD, b"", 0).unwrap();
     std::os::unix::fs::chown(&path, Some(7), None).unwrap();
     assert_eq!(fs::metadata(&path).unwrap().mode(), 0o100_600);
+}
+
+/// docs/semantics.md 1.10. Another host sets the set-user-id bit after the mount has read the
+/// permissions, which do not have this bit. A program with this bit must not get another owner.
+fn chown_clears_setuid_set_by_another_host_meanwhile(transport: &str) {
+    let it = mounted(transport);
+    let path = it.join("program");
+    fs::write(&path, "x").unwrap();
+    set_xattr(&path, CHMOD, b"", 0).unwrap();
+    std::os::unix::fs::chown(&path, Some(7), None).unwrap();
+    let found = fs::metadata(&path).unwrap();
+    assert_eq!((found.mode(), found.uid()), (0o100_600, 7));
 }
 
 fn xattr(path: &Path, name: &str, buffer: &mut [u8]) -> Result<usize, i32> {
