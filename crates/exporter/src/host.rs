@@ -5,6 +5,7 @@
 //! because newer kernels add fields and lines.
 
 use skep_metrics::{Definition, Labels, Snapshot, Source, catalog};
+use std::cmp::Reverse;
 
 /// Clock ticks per second of the times in `/proc` (`USER_HZ`). This number is 100 on all
 /// architectures that Skep supports.
@@ -13,7 +14,7 @@ const TICKS_PER_SECOND: u64 = 100;
 /// of the disk.
 const SECTOR_BYTES: u64 = 512;
 /// Maximum number of disks, and of interfaces, in a snapshot. Hosts with many containers have
-/// thousands of interfaces.
+/// thousands of interfaces. A snapshot has the devices with the most work since the boot.
 const MAX_DEVICES: usize = 64;
 
 /// Reads the statistics of the host for each snapshot.
@@ -44,6 +45,10 @@ pub(crate) fn ns_of_ticks(ticks: u64) -> u64 {
 
 fn ns_of_ms(ms: u64) -> u64 {
     ms.saturating_mul(1_000_000)
+}
+
+fn bytes_of_sectors(sectors: u64) -> u64 {
+    sectors.saturating_mul(SECTOR_BYTES)
 }
 
 /// Returns the number that follows `key` in a file such as `/proc/meminfo` or `/proc/vmstat`.
@@ -140,61 +145,82 @@ fn is_disk(name: &str) -> bool {
     !is_virtual && !is_partition
 }
 
+/// Returns the devices with the most work, but at most [`MAX_DEVICES`], in the order of `devices`.
+/// Each device comes with its work since the boot. The work only grows, so two snapshots usually
+/// have the same devices.
+fn busiest<T>(devices: impl Iterator<Item = (u64, T)>) -> Vec<T> {
+    let mut devices: Vec<_> = devices.enumerate().collect();
+    if devices.len() > MAX_DEVICES {
+        devices.sort_by_key(|(_, (work, _))| Reverse(*work));
+        devices.truncate(MAX_DEVICES);
+        devices.sort_by_key(|(place, _)| *place);
+    }
+    devices.into_iter().map(|(_, (_, device))| device).collect()
+}
+
 fn collect_disks(snapshot: &mut Snapshot, diskstats: &str) {
-    let mut shown = 0;
-    for line in diskstats.lines() {
+    let disks = diskstats.lines().filter_map(|line| {
         let mut fields = line.split_whitespace().skip(2);
-        let Some(name) = fields.next().filter(|name| is_disk(name)) else { continue };
+        let name = fields.next().filter(|name| is_disk(name))?;
         let numbers: Vec<u64> = fields.map_while(|field| field.parse().ok()).collect();
+        if numbers.len() < 11 {
+            return None;
+        }
+        let requests = numbers[0].saturating_add(numbers[4]);
         // The statistics omit a disk that has had no request since the boot.
-        let is_used = numbers.len() >= 11 && numbers[0] + numbers[4] > 0;
-        if !is_used || shown == MAX_DEVICES {
-            continue;
-        }
-        shown += 1;
-        let mut figures: Vec<(&'static Definition, u64)> = vec![
-            (&catalog::DISK_READS, numbers[0]),
-            (&catalog::DISK_READ_MERGES, numbers[1]),
-            (&catalog::DISK_READ_BYTES, numbers[2] * SECTOR_BYTES),
-            (&catalog::DISK_READ_SECONDS, ns_of_ms(numbers[3])),
-            (&catalog::DISK_WRITES, numbers[4]),
-            (&catalog::DISK_WRITE_MERGES, numbers[5]),
-            (&catalog::DISK_WRITTEN_BYTES, numbers[6] * SECTOR_BYTES),
-            (&catalog::DISK_WRITE_SECONDS, ns_of_ms(numbers[7])),
-            (&catalog::DISK_IN_FLIGHT, numbers[8]),
-            (&catalog::DISK_BUSY_SECONDS, ns_of_ms(numbers[9])),
-            (&catalog::DISK_QUEUE_SECONDS, ns_of_ms(numbers[10])),
-        ];
-        // Older kernels than Linux 4.18 do not count discards.
-        if let [discards, merges, sectors, ms, ..] = numbers.get(11..).unwrap_or_default() {
-            figures.push((&catalog::DISK_DISCARDS, *discards));
-            figures.push((&catalog::DISK_DISCARD_MERGES, *merges));
-            figures.push((&catalog::DISK_DISCARDED_BYTES, *sectors * SECTOR_BYTES));
-            figures.push((&catalog::DISK_DISCARD_SECONDS, ns_of_ms(*ms)));
-        }
-        // Older kernels than Linux 5.5 do not count flushes.
-        if let [flushes, flush_ms, ..] = numbers.get(15..).unwrap_or_default() {
-            figures.push((&catalog::DISK_FLUSHES, *flushes));
-            figures.push((&catalog::DISK_FLUSH_SECONDS, ns_of_ms(*flush_ms)));
-        }
-        for (definition, figure) in figures {
-            snapshot.count(definition, device(name), figure);
-        }
+        (requests > 0).then_some((requests, (name, numbers)))
+    });
+    for (name, numbers) in busiest(disks) {
+        add_disk(snapshot, name, &numbers);
+    }
+}
+
+/// Adds the statistics of a disk. `numbers` contains at least the first 11 values of its line in
+/// `/proc/diskstats`.
+fn add_disk(snapshot: &mut Snapshot, name: &str, numbers: &[u64]) {
+    let mut figures: Vec<(&'static Definition, u64)> = vec![
+        (&catalog::DISK_READS, numbers[0]),
+        (&catalog::DISK_READ_MERGES, numbers[1]),
+        (&catalog::DISK_READ_BYTES, bytes_of_sectors(numbers[2])),
+        (&catalog::DISK_READ_SECONDS, ns_of_ms(numbers[3])),
+        (&catalog::DISK_WRITES, numbers[4]),
+        (&catalog::DISK_WRITE_MERGES, numbers[5]),
+        (&catalog::DISK_WRITTEN_BYTES, bytes_of_sectors(numbers[6])),
+        (&catalog::DISK_WRITE_SECONDS, ns_of_ms(numbers[7])),
+        (&catalog::DISK_IN_FLIGHT, numbers[8]),
+        (&catalog::DISK_BUSY_SECONDS, ns_of_ms(numbers[9])),
+        (&catalog::DISK_QUEUE_SECONDS, ns_of_ms(numbers[10])),
+    ];
+    // Older kernels than Linux 4.18 do not count discards.
+    if let [discards, merges, sectors, ms, ..] = numbers.get(11..).unwrap_or_default() {
+        figures.push((&catalog::DISK_DISCARDS, *discards));
+        figures.push((&catalog::DISK_DISCARD_MERGES, *merges));
+        figures.push((&catalog::DISK_DISCARDED_BYTES, bytes_of_sectors(*sectors)));
+        figures.push((&catalog::DISK_DISCARD_SECONDS, ns_of_ms(*ms)));
+    }
+    // Older kernels than Linux 5.5 do not count flushes.
+    if let [flushes, flush_ms, ..] = numbers.get(15..).unwrap_or_default() {
+        figures.push((&catalog::DISK_FLUSHES, *flushes));
+        figures.push((&catalog::DISK_FLUSH_SECONDS, ns_of_ms(*flush_ms)));
+    }
+    for (definition, figure) in figures {
+        snapshot.count(definition, device(name), figure);
     }
 }
 
 fn collect_interfaces(snapshot: &mut Snapshot, net_dev: &str) {
-    let lines = net_dev.lines().skip(2).filter_map(|line| line.split_once(':')).take(MAX_DEVICES);
-    for (name, numbers) in lines {
+    let lines = net_dev.lines().skip(2).filter_map(|line| line.split_once(':'));
+    let interfaces = lines.filter_map(|(name, numbers)| {
         let numbers: Vec<u64> =
             numbers.split_whitespace().map_while(|field| field.parse().ok()).collect();
-        if numbers.len() < 12 {
-            continue;
-        }
-        let name = name.trim();
+        let bytes = numbers.first()?.saturating_add(*numbers.get(8)?);
+        (numbers.len() >= 12).then_some((bytes, (name.trim(), numbers)))
+    });
+    for (name, numbers) in busiest(interfaces) {
         snapshot.count(&catalog::NETWORK_RECEIVED, device(name), numbers[0]);
         snapshot.count(&catalog::NETWORK_SENT, device(name), numbers[8]);
-        let errors = numbers[2] + numbers[3] + numbers[10] + numbers[11];
+        let errors = [2, 3, 10, 11].map(|at| numbers[at]);
+        let errors = errors.into_iter().fold(0, u64::saturating_add);
         snapshot.count(&catalog::NETWORK_ERRORS, device(name), errors);
     }
 }
@@ -270,6 +296,26 @@ mod tests {
         let found = numbers(|snapshot| collect_interfaces(snapshot, net));
         assert_eq!(number(&found, "skep_host_network_sent_bytes", "eth0"), 700);
         assert_eq!(number(&found, "skep_host_network_errors", "eth0"), 4);
+    }
+
+    #[test]
+    fn many_idle_devices_do_not_hide_the_busiest_disk_and_interface() {
+        let (mut disks, mut net) = (String::new(), "Inter-|   Receive\n face |bytes\n".to_owned());
+        for number in 0..2 * MAX_DEVICES {
+            disks += &format!("7 {number} loop{number} 1 0 8 1 0 0 0 0 0 1 1\n");
+            net += &format!("veth{number}: 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0\n");
+        }
+        disks += "8 0 sda 500 0 8 1 400 0 8 0 0 1 1\n";
+        net += "eth0: 100 0 0 0 0 0 0 0 700 0 0 0 0 0 0 0\n";
+        let devices_of = |found: &[(String, String, i64)], name: &str| {
+            found.iter().filter(|it| it.0 == name).count()
+        };
+        let found = numbers(|snapshot| collect_disks(snapshot, &disks));
+        assert_eq!(number(&found, "skep_host_disk_reads", "sda"), 500);
+        assert_eq!(devices_of(&found, "skep_host_disk_reads"), MAX_DEVICES);
+        let found = numbers(|snapshot| collect_interfaces(snapshot, &net));
+        assert_eq!(number(&found, "skep_host_network_sent_bytes", "eth0"), 700);
+        assert_eq!(devices_of(&found, "skep_host_network_sent_bytes"), MAX_DEVICES);
     }
 
     #[test]

@@ -15,6 +15,8 @@ pub(crate) struct Change<'a> {
     pub(crate) series: &'a StatisticsSeries,
     /// Growth of a counter or of the sum of a histogram. Not used for gauges.
     pub(crate) growth: i64,
+    /// Whether the earlier reply did not have the series.
+    pub(crate) is_new: bool,
     /// The durations that a histogram has counted between the two replies.
     pub(crate) durations: Option<HistogramValue>,
 }
@@ -89,7 +91,7 @@ pub(crate) fn changes<'a>(
             Some(earlier) => histogram(series).since(&histogram(earlier)),
             None => histogram(series),
         });
-        changes.push(Change { series, growth, durations });
+        changes.push(Change { series, growth, is_new: earlier.is_none(), durations });
     }
     for vanished in vanished.into_iter().filter(|series| is_account(series)) {
         *moved.entry(table_of(vanished)).or_default() += vanished.value;

@@ -171,6 +171,20 @@ mod tests {
     }
 
     #[test]
+    fn disk_without_an_earlier_value_has_no_load() {
+        let before = vec![service(1, 10, "sda", &figures(100))];
+        let mut now = service(1, 11, "sda", &figures(200));
+        // The disk `sdb` has been used for a long time, but the service has not reported it before.
+        let disk = service(1, 11, "sdb", &figures(1_000_000));
+        now.statistics.series.extend(disk.statistics.series);
+        now.statistics.series.sort_by(|a, b| a.metric.cmp(&b.metric));
+        let loads = disks(&before, &vec![now], |_| "s1".into());
+        let names: Vec<_> =
+            loads.iter().map(|it| (it.disk.as_str(), it.reads_per_second)).collect();
+        assert_eq!(names, [("sda", 100.0)]);
+    }
+
+    #[test]
     fn restarted_and_new_services_have_no_disk_statistics() {
         let before = vec![service(1, 10, "sda", &figures(100))];
         let mut restarted = service(1, 12, "sda", &figures(200));

@@ -12,6 +12,9 @@ pub(crate) struct HostChanges<'a> {
     pub(crate) host: String,
     /// Length of the time span in seconds.
     pub(crate) seconds: f64,
+    /// The changes of the series that both replies have. A service reports only the busiest
+    /// devices of its host, and their counters begin at the boot of the host. So the first value
+    /// of a device that was not among them before says nothing about the time span.
     pub(crate) changes: Vec<Change<'a>>,
 }
 
@@ -30,7 +33,9 @@ pub(crate) fn of_hosts<'a>(
         let Some(seconds) = seconds(earlier, figures) else { continue };
         let host = host_of(figures.node);
         if hosts.insert(host.clone()) {
-            found.push(HostChanges { host, seconds, changes: changes(earlier, figures) });
+            let mut changes = changes(earlier, figures);
+            changes.retain(|change| !change.is_new);
+            found.push(HostChanges { host, seconds, changes });
         }
     }
     found
