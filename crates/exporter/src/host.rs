@@ -2,7 +2,8 @@
 //! interfaces, and disks as `iostat -x` shows them. The module also reads the clock of the host.
 //!
 //! The parsers are functions of a file's text. The parsers skip a line that they cannot parse,
-//! because newer kernels add fields and lines.
+//! because newer kernels add fields and lines. Some kernels show absurdly large values, because the
+//! stolen CPU time of a virtual machine can fall below zero. So the computations saturate.
 
 use skep_metrics::{Definition, Labels, Snapshot, Source, catalog};
 use std::cmp::Reverse;
@@ -40,7 +41,7 @@ impl Source for HostFigures {
 
 /// Converts clock ticks to nanoseconds.
 pub(crate) fn ns_of_ticks(ticks: u64) -> u64 {
-    ticks * (1_000_000_000 / TICKS_PER_SECOND)
+    ticks.saturating_mul(1_000_000_000 / TICKS_PER_SECOND)
 }
 
 fn ns_of_ms(ms: u64) -> u64 {
@@ -87,7 +88,7 @@ fn collect_memory(snapshot: &mut Snapshot, meminfo: &str) {
     ];
     for (definition, key) in figures {
         if let Some(kib) = number_after(meminfo, key) {
-            snapshot.count(definition, Vec::new(), kib * 1024);
+            snapshot.count(definition, Vec::new(), kib.saturating_mul(1024));
         }
     }
 }
@@ -316,6 +317,23 @@ mod tests {
         let found = numbers(|snapshot| collect_interfaces(snapshot, &net));
         assert_eq!(number(&found, "skep_host_network_sent_bytes", "eth0"), 700);
         assert_eq!(devices_of(&found, "skep_host_network_sent_bytes"), MAX_DEVICES);
+    }
+
+    #[test]
+    fn absurdly_large_kernel_counters_saturate() {
+        let most = u64::MAX;
+        let stat = format!("cpu  1 0 1 1 0 0 0 {most} 0 0\ncpu0 1\n");
+        let found = numbers(|snapshot| collect_cpu(snapshot, &stat));
+        assert_eq!(number(&found, "skep_host_cpu_seconds", "steal"), i64::MAX);
+        let memory = format!("MemAvailable: {most} kB\n");
+        let found = numbers(|snapshot| collect_memory(snapshot, &memory));
+        assert_eq!(number(&found, "skep_host_memory_available_bytes", ""), i64::MAX);
+        let all = vec![most.to_string(); 17].join(" ");
+        let found = numbers(|snapshot| collect_disks(snapshot, &format!("8 0 sda {all}\n")));
+        assert_eq!(number(&found, "skep_host_disk_written_bytes", "sda"), i64::MAX);
+        let net = format!("\n\neth0: {all}\n");
+        let found = numbers(|snapshot| collect_interfaces(snapshot, &net));
+        assert_eq!(number(&found, "skep_host_network_errors", "eth0"), i64::MAX);
     }
 
     #[test]

@@ -20,7 +20,7 @@ impl Source for ProcessFigures {
         let status = read("status").unwrap_or_default();
         for (definition, key) in [(&PROCESS_RESIDENT, "VmRSS:"), (&PROCESS_VIRTUAL, "VmSize:")] {
             if let Some(kib) = crate::host::number_after(&status, key) {
-                snapshot.count(definition, Vec::new(), kib * 1024);
+                snapshot.count(definition, Vec::new(), kib.saturating_mul(1024));
             }
         }
         if let Ok(open) = std::fs::read_dir("/proc/self/fd") {
@@ -40,7 +40,7 @@ fn cpu_and_threads(stat: &str) -> Option<(u64, u64)> {
     // The name of the program is in parentheses, and may itself contain any character.
     let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
     let number = |index: usize| fields.get(index)?.parse::<u64>().ok();
-    Some((number(11)? + number(12)?, number(17)?))
+    Some((number(11)?.saturating_add(number(12)?), number(17)?))
 }
 
 fn open_files_limit(limits: &str) -> Option<u64> {

@@ -174,11 +174,13 @@ fn add_host(frame: &mut Frame, earlier: Option<&ServiceFigures>, now: &ServiceFi
     }
     let Some(earlier) = earlier else { return };
     let times = |figures: &ServiceFigures| {
-        let (mut all, mut unused) = (0, 0);
+        // The kernels of some virtual machines show a stolen time that is as large as possible.
+        let (mut all, mut unused) = (0_i128, 0_i128);
         for series in series_with(figures, "skep_host_cpu_seconds") {
-            all += series.value;
+            let value = i128::from(series.value);
+            all += value;
             if matches!(label(series, "mode"), "idle" | "iowait") {
-                unused += series.value;
+                unused += value;
             }
         }
         (all, unused)
@@ -210,6 +212,7 @@ mod tests {
         sync.buckets = vec![(40, operations as u64)];
         let series = vec![
             series("skep_host_cpu_seconds", &[("mode", "idle")], second as i64 * 1000 - used),
+            series("skep_host_cpu_seconds", &[("mode", "steal")], i64::MAX),
             series("skep_host_cpu_seconds", &[("mode", "user")], used),
             series("skep_host_memory_bytes", &[], 5000),
             series("skep_load_operations", &user, operations),
