@@ -68,6 +68,7 @@ impl Exporter {
     pub(crate) async fn run(mut self, name: Option<String>, state: Rc<RefCell<MonitorState>>) {
         let mut back_off = BackOff::default();
         let mut problem = String::new();
+        let mut turn = 0_usize;
         // Retry: the monitor sends a batch of records again after growing pauses, without limit.
         // The services store the records in bounded ring buffers, so records that wait use limited
         // memory.
@@ -81,7 +82,8 @@ impl Exporter {
                 let nodes = state.collected.map.iter().flat_map(|map| &map.nodes);
                 nodes.filter(|node| node.kind != NodeKind::Client).cloned().collect()
             };
-            let (records, positions) = self.new_records(&services).await;
+            turn = turn.wrapping_add(1);
+            let (records, positions) = self.new_records(&in_turn(services, turn)).await;
             let outcome = match records.is_empty() {
                 true => Sent::Accepted,
                 false => self.send(&records).await,
@@ -119,7 +121,8 @@ impl Exporter {
     }
 
     /// Returns at most `MAX_EXPORTED_RECORDS` records that were not exported yet, and the positions
-    /// after these records. Omits services that do not reply.
+    /// after these records. Omits services that do not reply. Asks the services in their order, so
+    /// the last ones may have to wait for another export.
     async fn new_records(
         &self,
         services: &[Node],
@@ -158,5 +161,26 @@ impl Exporter {
             }
             Err(problem) => Sent::Failed(problem),
         }
+    }
+}
+
+/// Returns the services in the order in which export number `turn` asks them. Each export begins
+/// with another service. So if the first services always have enough records for a whole export,
+/// the records of the other services are exported too.
+fn in_turn<T>(mut services: Vec<T>, turn: usize) -> Vec<T> {
+    let first = turn % services.len().max(1);
+    services.rotate_left(first);
+    services
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_service_is_the_first_of_an_export_in_turn() {
+        let orders: Vec<_> = (0..4).map(|turn| in_turn(vec![1, 2, 3], turn)).collect();
+        assert_eq!(orders, [[1, 2, 3], [2, 3, 1], [3, 1, 2], [1, 2, 3]]);
+        assert!(in_turn(Vec::<u32>::new(), 5).is_empty());
     }
 }
