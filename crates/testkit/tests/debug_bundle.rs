@@ -90,6 +90,14 @@ fn debug_bundle_has_map_metrics_and_logs_but_no_secret() {
     assert_eq!(targets.list().len(), 3);
     assert!(read("commands/health-check.json").contains("storage-1"));
     assert!(read("commands/stats-node.json").contains("metadata-1"));
+    assert!(read("metrics/missing.txt").contains("storage-1"));
+    let has = |part: &str, words: &str| {
+        let mut meant = files.iter().filter(|path| path.to_string_lossy().contains(part));
+        meant.any(|path| fs::read_to_string(path).unwrap().contains(words))
+    };
+    assert!(has("-metadata-1.ndjson", "\"skep_metadata_recovery_seconds\""), "{files:?}");
+    assert!(has("-metadata-1.ndjson", "\"process_open_fds\""), "{files:?}");
+    assert!(has("host/metrics/mount-", "\nskep_mount_operations_total{"), "{files:?}");
     let why: Value = serde_json::from_str(&read("commands/why.json")).unwrap();
     schema::check("why", &why);
     assert_eq!(printed["hosts"].list().len(), 0);

@@ -1,12 +1,14 @@
 //! `skep debug bundle`: writes the state of a cluster to one archive.
 //!
-//! The bundle contains the output of read-only commands, the metrics of all services, and the logs,
-//! settings and kernel facts of this host. The bundle can contain an archive of each other host
-//! ([`super::hosts`]). [`super::redaction`] removes the secrets. In the place of a part that cannot
-//! be read, the bundle contains the reason.
+//! The bundle contains the output of read-only commands, the metrics of all services
+//! ([`super::metrics`]), and the logs, settings and kernel facts of this host. The bundle can
+//! contain an archive of each other host ([`super::hosts`]). [`super::redaction`] removes the
+//! secrets. In the place of a part that cannot be read, the bundle contains the reason.
 
 use super::archive::Archive;
+use super::directory::files_in;
 use super::hosts::{HostResult, OtherHosts, hide};
+use super::metrics;
 use super::partial_file::PartialFile;
 use super::redaction::redacted;
 use crate::access::{Access, ClusterArgs};
@@ -41,8 +43,6 @@ const EXAMPLES: &[Example] = &[
 
 /// Maximum number of bytes of each log in a bundle. Of a longer log, the bundle contains the end.
 const LOG_BYTES: u64 = 4 << 20;
-/// Maximum number of logs and settings files of one directory in a bundle.
-const MAX_FILES: usize = 500;
 
 /// Maximum number of lines of the journal in a bundle.
 const JOURNAL_LINES: &str = "20000";
@@ -102,12 +102,12 @@ const FACTS: &[&str] = &[
 
 /// Write the cluster map, settings, logs, metrics and kernel facts to one archive, without secrets
 ///
-/// Logs, settings and kernel facts come from this host. With --hosts or --ssh, a bundle also has an
-/// archive of each of these hosts, at most 32 MiB of each; otherwise run the command on each host
-/// that has a problem. A bundle has the logs of `skep up`, or the journal of the services under
-/// systemd and the logs of the mounts of root; name other logs with --log. The metrics of all
-/// services that can be reached, the requests that wait, and the explanation of the slowest
-/// operations are in every bundle.
+/// Logs, settings, kernel facts and the metrics of mounts come from this host. With --hosts or
+/// --ssh, a bundle also has an archive of each of these hosts, at most 32 MiB of each; otherwise
+/// run the command on each host that has a problem. A bundle has the logs of `skep up`, or the
+/// journal of the services under systemd and the logs of the mounts of root; name other logs with
+/// --log. The metrics of all services that can be reached, the requests that wait, and the
+/// explanation of the slowest operations are in every bundle.
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct BundleArgs {
@@ -255,6 +255,9 @@ impl Writer {
             let words = ["why", "--op", trace.as_str()];
             self.add_command(&format!("why-op-{trace}"), &words, args, access)?;
         }
+        for (name, text) in metrics::of_services(access) {
+            self.add(&name, &text)?;
+        }
         self.add_facts()?;
         let of_up = files_in(&Path::new(&access.name).join("logs"), &["log", "old"]);
         self.add_logs_and_settings(of_up, args)?;
@@ -301,7 +304,7 @@ impl Writer {
         self.add_output(&format!("commands/{name}.json"), &mut command)
     }
 
-    /// Adds the facts about this host and its kernel.
+    /// Adds the facts about this host and its kernel, and the metrics of its mounts.
     fn add_facts(&mut self) -> Result<()> {
         let mut command = program();
         command.args(["tune", "check", "--output", "json"]);
@@ -311,6 +314,9 @@ impl Writer {
         }
         let mut kernel = Command::new("dmesg");
         self.add_output("host/dmesg.txt", &mut kernel)?;
+        for (name, text) in metrics::of_mounts() {
+            self.add(&name, &text)?;
+        }
         Ok(())
     }
 
@@ -408,19 +414,6 @@ fn name_cluster(command: &mut Command, args: &BundleArgs, access: &Access) {
     if args.query.token_file.is_some() || !Path::new(&access.name).exists() {
         command.arg("--token-file").arg(&access.token_file);
     }
-}
-
-/// Returns the files of a directory that have one of these extensions, in the order of their names.
-fn files_in(directory: &Path, extensions: &[&str]) -> Vec<PathBuf> {
-    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
-    let is_meant = |path: &PathBuf| {
-        let extension = path.extension().unwrap_or_default().to_string_lossy();
-        extensions.contains(&&*extension)
-    };
-    let mut files: Vec<_> = entries.map(|entry| entry.path()).filter(is_meant).collect();
-    files.sort();
-    files.truncate(MAX_FILES);
-    files
 }
 
 /// Reads the last [`LOG_BYTES`] bytes of a file as text.

@@ -2,7 +2,9 @@
 
 mod archive;
 mod bundle;
+mod directory;
 mod hosts;
+mod metrics;
 mod partial_file;
 mod redaction;
 

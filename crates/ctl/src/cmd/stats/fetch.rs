@@ -12,8 +12,9 @@ use std::time::Duration;
 /// Time limit for the reply of a service. A service that needs longer is shown as missing, so that
 /// the statistics of all other services are not late.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Prefix of the names of the metrics that the command requests from services.
-const PREFIX: &str = "skep_";
+/// Prefix of the names of the metrics that the command requests from services. Empty means all
+/// metrics. `skep debug bundle` also needs the metrics of the processes, which are few.
+const PREFIX: &str = "";
 
 /// The statistics that the services of a cluster have returned.
 pub(crate) struct Fetched {
