@@ -14,21 +14,20 @@
 use crate::authority::Authority;
 use crate::leader_log::LeaderLog;
 use crate::limits::{CONFIRM_INTERVAL, CONFIRM_LIMIT, FULL_DISK_PAUSE, TICK};
+use crate::meter::LeadershipMetrics;
 use skep_cluster::Command;
-use skep_metrics::Histogram;
 use skep_types::registration::ServerRegistration;
 use skep_types::{ErrorCode, Result};
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::Duration;
 
 /// Follows the elections until the process ends. `own` is the registration of this member.
-/// `take_overs` records the durations from an election of this member until a majority has stored
-/// its `Start` command.
+/// `metrics` gets the state of the log, and the durations from an election of this member until a
+/// majority has stored its `Start` command.
 pub(crate) async fn keep(
     authority: Rc<Authority>,
     own: ServerRegistration,
-    take_overs: Arc<Histogram>,
+    metrics: LeadershipMetrics,
 ) {
     let mut elected_at = None;
     let mut asked_at = Duration::ZERO;
@@ -43,7 +42,7 @@ pub(crate) async fn keep(
             let since = *elected_at.get_or_insert_with(skep_env::now);
             match begin(&authority, &own).await {
                 Ok(()) => {
-                    take_overs.record(skep_env::now().saturating_sub(since));
+                    metrics.take_overs.record(skep_env::now().saturating_sub(since));
                     // Forget this election immediately, because this node may lose the next
                     // election and win the following election within one turn of this loop.
                     elected_at = None;
@@ -75,6 +74,7 @@ pub(crate) async fn keep(
         }
         authority.publish_what_waits();
         let is_leader = authority.check_leader().is_ok();
+        metrics.set(is_leader, &authority.member().status());
         if was_leader && !is_leader {
             // Wake the requests that wait at this member, so that their senders ask the new leader.
             authority.changed.notify();

@@ -129,7 +129,7 @@ impl RunningManagement {
         let backups = BackupFigures { directory: path.clone() };
         meter.figures.registry().add(Arc::new(backups));
         let page = metrics_page::start(&settings.node, &listener, &meter.figures).await;
-        let take_overs = Arc::clone(&meter.take_overs);
+        let metrics = meter.leadership.clone();
         let service = Rc::new(Service {
             identity: identity.clone(),
             authority: Rc::clone(&authority),
@@ -139,7 +139,7 @@ impl RunningManagement {
         let refusal = Rc::<Refusal>::default();
         let tasks = vec![
             skep_env::spawn(accept(listener, service)),
-            skep_env::spawn(leadership::keep(Rc::clone(&authority), own.clone(), take_overs)),
+            skep_env::spawn(leadership::keep(Rc::clone(&authority), own.clone(), metrics)),
             skep_env::spawn(follower::keep(Rc::clone(&authority), token, own, Rc::clone(&refusal))),
             skep_env::spawn(tick(Rc::clone(&authority))),
             skep_env::spawn(skep_exporter::log_pauses()),

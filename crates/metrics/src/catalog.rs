@@ -381,6 +381,23 @@ definitions! {
     MANAGEMENT_CREATED = Definition::gauge("skep_management_created_seconds", Unit::Seconds, &[],
         "Time at which this directory of management was initialised or restored, in seconds since \
          1970.");
+    /// Whether a management node leads.
+    MANAGEMENT_LEADING = Definition::gauge("skep_management_leading", Unit::Count, &[],
+        "1 if this node leads management and serves the other nodes; otherwise 0. The sum over all \
+         management nodes is 0 while no node leads.");
+    /// Term of management's log.
+    MANAGEMENT_LOG_TERM = Definition::gauge("skep_management_log_term", Unit::Count, &[],
+        "Newest term of management's replicated log that this node knows. Each election of a \
+         leader begins a new term.");
+    /// Number of the last stored entry of management's log.
+    MANAGEMENT_LOG_LAST = Definition::gauge("skep_management_log_last_entry", Unit::Count, &[],
+        "Number of the last entry of management's replicated log that this node has stored. A node \
+         whose number stays behind that of the leader lacks changes of the cluster.");
+    /// Number of the last applied entry of management's log.
+    MANAGEMENT_LOG_APPLIED = Definition::gauge("skep_management_log_applied_entry", Unit::Count,
+        &[],
+        "Number of the last entry of management's replicated log that this node has applied. A \
+         majority has stored this entry.");
     /// Number of reads from a disk.
     DISK_READS = Definition::counter("skep_host_disk_reads", Unit::Count, DEVICE,
         "Reads that a disk of the host has completed (r/s of iostat).");

@@ -157,6 +157,11 @@ fn cache_hits_cache_misses_and_recoveries_are_counted() {
     assert_eq!(starts, cluster.target_ids("storage").len() as f64);
     let management = page_of_service(&cluster, "management");
     assert_eq!(samples(&management, "skep_management_recovery_seconds_count", ""), 1.0);
+    assert_eq!(samples(&management, "skep_management_leading", ""), 1.0);
+    let entry = |of: &str| samples(&management, &format!("skep_management_log_{of}"), "");
+    assert!(entry("term") >= 1.0, "{management}");
+    assert!(entry("applied_entry") >= 1.0, "{management}");
+    assert!(entry("last_entry") >= entry("applied_entry"), "{management}");
     let metadata = page_of_service(&cluster, "metadata-1");
     let count = |of| samples(&metadata, "skep_metadata_recovery_seconds_count", of);
     assert_eq!(count(r#"recovery="log_replay""#), cluster.target_ids("metadata").len() as f64);
