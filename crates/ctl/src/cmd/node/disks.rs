@@ -2,7 +2,7 @@
 //! of `iostat -x`.
 
 use crate::access::{Access, ClusterArgs};
-use crate::cmd::stats::{Series, check_reached, fetch, interval};
+use crate::cmd::stats::{Fetcher, Series, check_reached, interval};
 use crate::help::{Example, examples};
 use crate::output::{
     OutputFormat, count, format, is_for_people, is_on_screen, is_one_value, print, render, say,
@@ -52,13 +52,14 @@ pub(crate) fn run(args: DisksArgs) -> Result<()> {
 
 async fn follow(access: &Access, args: &DisksArgs) -> Result<()> {
     let hosts = hosts(access).await?;
-    let mut before = fetch(access).await?;
+    let fetcher = Fetcher::new(access.clone());
+    let mut before = fetcher.fetch().await?;
     // An output format that consists of one value can show only one interval.
     let mut series = Series::begin(args.interval, args.once || is_one_value());
     // Retry: while the cluster does not answer, the command asks again after each interval. The
     // next report then also covers the time of the outage.
     while series.wait().await {
-        let Some(now) = series.accept(fetch(access).await)? else { continue };
+        let Some(now) = series.accept(fetcher.fetch().await)? else { continue };
         let host_of = |node: u32| host_name(&hosts, &now.map, NodeId::new(node));
         let mut loads = disks(&before.round, &now.round, host_of);
         let is_empty = loads.is_empty();

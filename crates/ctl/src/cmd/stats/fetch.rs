@@ -1,17 +1,20 @@
 //! Gets the statistics of all services, as nearly as possible at the same moment.
 
 use super::moment::Moment;
-use crate::access::Access;
+use crate::access::{Access, is_silence};
 use skep_rpc::CallOptions;
 use skep_stats::{Round, ServiceFigures};
 use skep_types::{ClusterMap, Error, ErrorCode, Node, NodeId, NodeKind, Result, TargetId};
 use skep_wire::node::GetStatistics;
+use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 /// Time limit for the reply of a service. A service that needs longer is shown as missing, so that
 /// the statistics of all other services are not late.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// Time limit for the cluster map of management, if the command has an earlier map.
+const MAP_PATIENCE: Duration = Duration::from_secs(1);
 /// Prefix of the names of the metrics that the command requests from services. Empty means all
 /// metrics. `skep debug bundle` also needs the metrics of the processes, which are few.
 const PREFIX: &str = "";
@@ -33,7 +36,61 @@ pub(crate) struct Fetched {
 /// # Errors
 /// Errors of the request to management, which lists the services.
 pub(crate) async fn fetch(access: &Access) -> Result<Fetched> {
-    fetch_without(access, BTreeSet::new(), Vec::new()).await
+    Ok(fetch_from(access, access.map().await?, BTreeSet::new(), Vec::new()).await)
+}
+
+/// Asks the services of one cluster again and again. While management does not reply, asks the
+/// services of the last cluster map, because they work without management.
+#[derive(Debug)]
+pub(crate) struct Fetcher {
+    access: Access,
+    /// The last cluster map of management. `None` means that management has not replied yet.
+    map: RefCell<Option<ClusterMap>>,
+}
+
+impl Fetcher {
+    pub(crate) fn new(access: Access) -> Self {
+        Self { access, map: RefCell::default() }
+    }
+
+    /// Asks all services for their statistics at the same time. If management does not reply,
+    /// [`Fetched::unreachable`] begins with the reason.
+    ///
+    /// # Errors
+    /// Errors of the request to management, if this is the first call, if no service replies
+    /// either, or if management replies with an error.
+    pub(crate) async fn fetch(&self) -> Result<Fetched> {
+        let last = self.map.borrow().clone();
+        let late = || {
+            let what = format!("no cluster map within {MAP_PATIENCE:?}");
+            Err(Error::new(ErrorCode::TimedOut, what))
+        };
+        let asked = match last {
+            Some(_) => {
+                let asking = self.access.map_within(Some(MAP_PATIENCE));
+                skep_env::timeout(MAP_PATIENCE, asking).await.unwrap_or_else(late)
+            }
+            None => self.access.map().await,
+        };
+        let (map, silence) = match (asked, last) {
+            (Err(error), Some(last)) if is_silence(&error) => (last, Some(error)),
+            (asked, _) => (asked?, None),
+        };
+        *self.map.borrow_mut() = Some(map.clone());
+        let mut fetched = fetch_from(&self.access, map, BTreeSet::new(), Vec::new()).await;
+        if let Some(error) = silence {
+            if fetched.round.is_empty() {
+                return Err(error);
+            }
+            fetched.unreachable.insert(0, missing_management(&error));
+        }
+        Ok(fetched)
+    }
+}
+
+/// Returns the entry of [`Fetched::unreachable`] about management, which has sent no cluster map.
+fn missing_management(error: &Error) -> String {
+    format!("management, so these are the services of the last cluster map: {}", error.context())
 }
 
 /// Asks again all services that have replied in the earlier round `before`. The result of a service
@@ -42,15 +99,18 @@ pub(crate) async fn fetch(access: &Access) -> Result<Fetched> {
 /// # Errors
 /// Errors of the request to management, which lists the services.
 pub(crate) async fn fetch_again(access: &Access, before: &Fetched) -> Result<Fetched> {
-    fetch_without(access, before.silent.clone(), before.unreachable.clone()).await
+    let map = access.map().await?;
+    Ok(fetch_from(access, map, before.silent.clone(), before.unreachable.clone()).await)
 }
 
-async fn fetch_without(
+/// Asks the services of `map` for their statistics, except for the nodes in `silent`. `unreachable`
+/// has the reasons why these nodes are not asked.
+async fn fetch_from(
     access: &Access,
+    map: ClusterMap,
     mut silent: BTreeSet<NodeId>,
     mut unreachable: Vec<String>,
-) -> Result<Fetched> {
-    let map = access.map().await?;
+) -> Fetched {
     let is_asked = |node: &&Node| node.kind != NodeKind::Client && !silent.contains(&node.id);
     let services = map.nodes.iter().filter(is_asked);
     let began = skep_env::now();
@@ -70,7 +130,7 @@ async fn fetch_without(
             }
         }
     }
-    Ok(Fetched { map, round, moment: Moment::since(began), unreachable, silent })
+    Fetched { map, round, moment: Moment::since(began), unreachable, silent }
 }
 
 /// Returns an error if a report is empty because no service has replied. `unreachable` lists the

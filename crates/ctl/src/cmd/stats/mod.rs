@@ -22,7 +22,7 @@ use crate::output::{
     OutputFormat, format, is_for_people, is_on_screen, is_one_value, print, say, warn,
 };
 use clap::ValueEnum;
-pub(crate) use fetch::{Fetched, check_reached, fetch};
+pub(crate) use fetch::{Fetched, Fetcher, check_reached, fetch};
 use history::MonitorQuery;
 pub(crate) use history::{Past, load as past_rows};
 pub(crate) use measure::{measure, measured_rows};
@@ -187,7 +187,8 @@ pub(crate) fn show(query: &ClusterArgs, by: Division, span: SpanArgs) -> Result<
                 return crate::cmd::block_on(async move { follow(&access, by, &span).await });
             };
             span.monitor.address.refuse_without("--history")?;
-            return live::show(live::Source::Services(access), by, span, signals);
+            let services = live::Source::Services(Fetcher::new(access));
+            return live::show(services, by, span, signals);
         }
         (None, Err(error)) => match own::mount_of_user() {
             Some(mount) if !query.is_explicit() && span.monitor.history.is_none() => {
@@ -216,7 +217,8 @@ async fn follow(access: &Access, by: Division, span: &SpanArgs) -> Result<()> {
         return print_past(access, by, span, past).await;
     }
     span.monitor.address.refuse_without("--history")?;
-    let mut before = fetch(access).await?;
+    let fetcher = Fetcher::new(access.clone());
+    let mut before = fetcher.fetch().await?;
     // Refuse a wrong name immediately, and not only after the first interval.
     span.selection.scope(&before.map)?;
     if span.total {
@@ -228,7 +230,7 @@ async fn follow(access: &Access, by: Division, span: &SpanArgs) -> Result<()> {
     // Retry: while the cluster does not answer, the command asks again after each interval. The
     // next report then also covers the time of the outage.
     while series.wait().await {
-        let Some(now) = series.accept(fetch(access).await)? else { continue };
+        let Some(now) = series.accept(fetcher.fetch().await)? else { continue };
         let report = Report::of(by, Some(&before), &now, &span.selection)?;
         if series.is_once() {
             return report.print();

@@ -1,12 +1,11 @@
 //! The statistics of the live view: requests to the services or to a mount, and the rows of the
 //! load between two replies.
 
-use super::super::fetch::{Fetched, fetch};
+use super::super::fetch::{Fetched, Fetcher};
 use super::super::selection::is_within;
 use super::super::show::{self, Line, Names};
 use super::super::{Division, SpanArgs, own};
 use super::view::Level;
-use crate::access::Access;
 use crate::path_lookup::{entry_at, in_mount};
 use skep_env::Mailbox;
 use skep_fuse::UserLoad;
@@ -28,7 +27,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(10);
 #[derive(Debug)]
 pub(in super::super) enum Source {
     /// The services of a cluster.
-    Services(Access),
+    Services(Fetcher),
     /// The mount of this directory, which counts only the requests of this user's programs.
     Mount {
         place: PathBuf,
@@ -93,8 +92,8 @@ impl Source {
     /// Errors of the request to management, which lists the services, or of the mount.
     pub(super) async fn ask(&self, by: Division, interval: Duration) -> Result<Reply> {
         match self {
-            Self::Services(access) => {
-                let Fetched { map, round, unreachable, .. } = fetch(access).await?;
+            Self::Services(fetcher) => {
+                let Fetched { map, round, unreachable, .. } = fetcher.fetch().await?;
                 let names = Rc::new(Names::of(&map));
                 Ok(Reply {
                     map: Rc::new(map),
