@@ -1,10 +1,10 @@
-//! The newest cluster map that this host has received, for `skep health check` while management has
-//! no leader.
+//! The newest cluster map that this host has received, for `skep health check` and `skep stats`
+//! while management has no leader.
 //!
-//! Services, mounts and commands write each changed map to a file of this host. The health check
-//! uses only the addresses of the services in this file. No service and no mount uses this file: a
-//! service starts with the map in its own directory ([`crate::cached_map`]), because a service must
-//! not start with a map from before its registration.
+//! Services, mounts and commands write each changed map to a file of this host. These two commands
+//! use only the names and addresses of the services in this file. No service and no mount uses this
+//! file: a service starts with the map in its own directory ([`crate::cached_map`]), because a
+//! service must not start with a map from before its registration.
 //!
 //! [`crate::known_management`] has the directory of the file, and the addresses of management.
 //!

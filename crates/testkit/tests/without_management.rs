@@ -172,6 +172,13 @@ fn services_start_and_files_are_usable_without_management() {
     let lines: Vec<_> = health.stdout.lines().collect();
     let problems = lines.iter().filter(|line| line.starts_with("- ")).collect::<Vec<_>>();
     assert!(problems.len() == 1 && problems[0].contains("management does not"), "{problems:?}");
+    // The services show their load.
+    for arguments in [&["stats", "--total", "--by", "node"][..], &["node", "disks", "--once"]] {
+        let load = loose.ask(arguments);
+        assert!(load.status.success(), "{load:?}");
+        assert!(load.stdout.contains("cannot get statistics from management, so"), "{load:?}");
+        assert!(!load.stdout.contains("cannot get statistics from storage-1"), "{load:?}");
+    }
     // The mount explains its own operations.
     let mut why = Command::new(cluster::program());
     let why = finish(why.args(["why", "--interval", "100ms"]).arg(&root), PATIENCE);

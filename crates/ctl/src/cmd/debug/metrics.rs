@@ -2,7 +2,7 @@
 
 use super::directory::files_in;
 use crate::access::{Access, block_on};
-use crate::cmd::stats::{Fetched, fetch};
+use crate::cmd::stats::{Fetched, Fetcher};
 use crate::in_time::within;
 use crate::mount_result;
 use serde_json::{Map, Value, json};
@@ -27,8 +27,8 @@ pub(super) fn of_services(access: &Access) -> Vec<(String, String)> {
         let lines = reasons.iter().map(|it| format!("cannot get the metrics of {it}\n"));
         ("metrics/missing.txt".to_owned(), lines.collect::<String>())
     };
-    let asked = access.clone();
-    match block_on(async move { fetch(&asked).await }) {
+    let fetcher = Fetcher::new(access.clone());
+    match block_on(async move { fetcher.fetch().await }) {
         Ok(Fetched { round, unreachable, .. }) => {
             let mut files: Vec<_> = round.iter().map(file_of).collect();
             files.extend((!unreachable.is_empty()).then(|| missing(&unreachable)));

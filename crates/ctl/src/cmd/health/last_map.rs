@@ -1,6 +1,6 @@
-//! The newest cluster map that this host has, for `skep health check` while management has no
-//! leader. The map may be in a mount, in the directory of a cluster or a service, or in the file of
-//! this host.
+//! The newest cluster map that this host has, for `skep health check` and `skep stats` while
+//! management does not answer. The map may be in a mount, in the directory of a cluster or a
+//! service, or in the file of this host.
 
 use super::problem::Problem;
 use crate::access::Access;
@@ -15,16 +15,16 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 /// A cluster map that does not come from management.
 #[derive(Debug)]
-pub(super) struct LastMap {
+pub(in crate::cmd) struct LastMap {
     /// The map. Its reachability is replaced: all nodes are offline and all targets are online, so
     /// that only a failed connection to a service causes a problem.
-    pub(super) map: ClusterMap,
+    pub(in crate::cmd) map: ClusterMap,
     /// A note with the origin of the map, if the map may be older than the map of a mount.
     pub(super) note: Option<Problem>,
 }
 
 /// Returns the newest cluster map that this host has. `None` means that this host has no map.
-pub(super) fn find(access: &Access) -> Option<LastMap> {
+pub(in crate::cmd) fn find(access: &Access) -> Option<LastMap> {
     let of_cluster = |point: PathBuf| {
         let map = through_mount::cluster_map(&point).ok().flatten();
         map.filter(|map| map.cluster == access.token.cluster)

@@ -5,7 +5,7 @@ mod check;
 mod df;
 mod from_monitor;
 mod history;
-mod last_map;
+pub(super) mod last_map;
 mod members;
 mod problem;
 mod report;

@@ -1,7 +1,7 @@
 //! `skep node disks`: shows the load of the disks of the hosts of all services, with the statistics
 //! of `iostat -x`.
 
-use crate::access::{Access, ClusterArgs};
+use crate::access::{Access, ClusterArgs, is_silence};
 use crate::cmd::stats::{Fetcher, Series, check_reached, interval};
 use crate::help::{Example, examples};
 use crate::output::{
@@ -79,7 +79,7 @@ async fn follow(access: &Access, args: &DisksArgs) -> Result<()> {
 async fn hosts(access: &Access) -> Result<HashMap<NodeId, String>> {
     let hosts = match access.ask(&ListHosts {}).await {
         // A management leader of an older version cannot list the hosts of servers.
-        Err(error) if error.code() == ErrorCode::Unsupported => Vec::new(),
+        Err(error) if error.code() == ErrorCode::Unsupported || is_silence(&error) => Vec::new(),
         list => list?.hosts,
     };
     Ok(hosts.into_iter().map(|it| (it.node, it.host)).collect())

@@ -2,6 +2,7 @@
 
 use super::moment::Moment;
 use crate::access::{Access, is_silence};
+use crate::cmd::health::last_map;
 use skep_rpc::CallOptions;
 use skep_stats::{Round, ServiceFigures};
 use skep_types::{ClusterMap, Error, ErrorCode, Node, NodeId, NodeKind, Result, TargetId};
@@ -39,12 +40,12 @@ pub(crate) async fn fetch(access: &Access) -> Result<Fetched> {
     Ok(fetch_from(access, access.map().await?, BTreeSet::new(), Vec::new()).await)
 }
 
-/// Asks the services of one cluster again and again. While management does not reply, asks the
+/// Asks the services of one cluster, once or repeatedly. While management does not reply, asks the
 /// services of the last cluster map, because they work without management.
 #[derive(Debug)]
 pub(crate) struct Fetcher {
     access: Access,
-    /// The last cluster map of management. `None` means that management has not replied yet.
+    /// The cluster map of the last call.
     map: RefCell<Option<ClusterMap>>,
 }
 
@@ -57,8 +58,8 @@ impl Fetcher {
     /// [`Fetched::unreachable`] begins with the reason.
     ///
     /// # Errors
-    /// Errors of the request to management, if this is the first call, if no service replies
-    /// either, or if management replies with an error.
+    /// Errors of the request to management, if management replies with an error, if this host has
+    /// no cluster map, or if no service replies either.
     pub(crate) async fn fetch(&self) -> Result<Fetched> {
         let last = self.map.borrow().clone();
         let late = || {
@@ -72,9 +73,13 @@ impl Fetcher {
             }
             None => self.access.map().await,
         };
-        let (map, silence) = match (asked, last) {
-            (Err(error), Some(last)) if is_silence(&error) => (last, Some(error)),
-            (asked, _) => (asked?, None),
+        let (map, silence) = match asked {
+            Err(error) if is_silence(&error) => {
+                let of_host = || last_map::find(&self.access).map(|it| it.map);
+                let Some(map) = last.or_else(of_host) else { return Err(error) };
+                (map, Some(error))
+            }
+            asked => (asked?, None),
         };
         *self.map.borrow_mut() = Some(map.clone());
         let mut fetched = fetch_from(&self.access, map, BTreeSet::new(), Vec::new()).await;
