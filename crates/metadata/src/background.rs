@@ -191,8 +191,8 @@ impl Background {
             InternalWork::ApplyTruncation { inode, .. }
             | InternalWork::SettleTruncation { inode, .. } => {
                 self.truncations.after_commit(inode, context);
-                // A size recovery of this file may have waited for the truncation, and may be able
-                // to begin now.
+                // A size recovery of this file may have waited for the end of a truncation, and may
+                // be able to begin now.
                 self.items.look_again();
             }
             InternalWork::DeleteKeys(_)

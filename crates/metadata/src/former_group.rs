@@ -1,9 +1,9 @@
-//! The state of its group that a target records. After a restore of management from a backup, the
+//! A target's record of the state of its group. After a restore of management from a backup, the
 //! cluster map may be older than this record, and may show the target in no group. The target then
 //! reports the record to management, which compares the logs of the recorded members.
 //!
-//! Does not own the record ([`skep_format::member_mark`]), or the reports of a target that is a
-//! member of its group (`service::members`).
+//! [`skep_format::member_mark`] owns the record. The module `service::members` owns the reports of
+//! a target that is a member of its group.
 
 use skep_cluster::groups::is_undecided;
 use skep_metrics::LineLimit;
@@ -16,13 +16,13 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Maximum time for which a report to management waits for the reply.
+/// Maximum time for which the target waits for management's reply to a report.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Minimum time between two reports.
 const REPORT_INTERVAL: Duration = Duration::from_secs(2);
 
-/// Returns the health text of a target whose log management compares with the logs of the members
-/// in `record`, because management was restored from a backup.
+/// Management was restored from a backup, and compares a target's log with the logs of the members
+/// in `record`. Returns the health text of this target.
 pub(crate) fn compared_text(group: GroupId, record: &GroupRecord) -> String {
     let text = KnownReason::ComparedAfterRestore.text();
     if record.members.is_empty() {
@@ -68,8 +68,8 @@ impl FormerGroup {
         })
     }
 
-    /// Returns the health of the target in no group. The condition is `Serving`, so that management
-    /// refuses to remove the target.
+    /// Returns the health of this target, which is in no group. The condition is `Serving`, so that
+    /// management refuses to remove the target.
     pub(crate) fn health(&self, map: &ClusterMap) -> TargetHealth {
         let Self { group, record, version, .. } = self;
         match earlier_state(map, *group, record, *version) {
@@ -112,11 +112,11 @@ impl FormerGroup {
     }
 }
 
-/// Returns the group in `map` if the map may have an earlier state of the group than `record`,
-/// although the version of the map is at least `version`. The map with the recorded state had this
-/// version. So `map` comes from a management that was restored from a backup. If the target has
-/// left its group, the state in `record` is the earlier one. An undecided epoch is above all
-/// recorded epochs, so only management can compare the states.
+/// Returns the group in `map` if `map` may have an earlier state of the group than `record`,
+/// although the version of `map` is at least `version`. The map with the recorded state had the
+/// version `version`. So a map with an earlier state comes from a management that was restored from
+/// a backup. If the target has left its group, `record` has the earlier state. An undecided epoch
+/// is above all recorded epochs, so only management can compare the states.
 fn earlier_state<'a>(
     map: &'a ClusterMap,
     group: GroupId,

@@ -36,8 +36,8 @@ impl FreeSpaceGauge {
         self.logged_since += bytes;
     }
 
-    /// Whether less than twice the reserve was free at the last measurement. The log then keeps no
-    /// records that only absent members need.
+    /// Whether less than twice the reserve was free at the last measurement. If so, the log keeps
+    /// no records that only absent members need.
     pub(crate) fn is_low(&self) -> bool {
         self.is_low
     }
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn free_space_is_measured_again_after_time_or_log_growth() {
+    fn measurement_of_free_space_expires_by_age_or_log_growth() {
         let (mut gauge, at) = (gauge(), Duration::from_secs(1));
         assert!(gauge.look(at).is_some());
         assert!(gauge.look(at + FREE_SPACE_VALID / 2).is_none());

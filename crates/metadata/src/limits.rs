@@ -61,10 +61,10 @@ pub const LONGEST_WAIT: Duration = Duration::from_millis(250);
 /// Age of a prepared transaction at which the participant asks the transaction's coordinator for
 /// the decision.
 pub const ASK_AFTER: Duration = Duration::from_secs(1);
-/// Maximum time, since a target has prepared a transaction, for which requests for the attributes
-/// of a directory wait for the decision about a change of its names. The decision normally arrives
-/// after two syncs of a log. If the decision takes this long, the coordinator has failed, and
-/// programs must be able to use other names in the directory.
+/// Maximum time for which requests for the attributes of a directory wait for the decision about a
+/// prepared change of its names, counted from the preparation. The decision normally arrives after
+/// two syncs of a log. If the decision takes this long, the coordinator has failed, and programs
+/// must be able to use other names in the directory.
 pub const DECISION_PATIENCE: Duration = Duration::from_secs(5);
 /// Pause before a background job repeats a call that another group has refused, such as a removal
 /// of chunk files, a request for the size of a chunk file, a truncation, or a decision.
@@ -97,9 +97,9 @@ pub const ENDS_PER_BATCH: usize = 1000;
 pub const KEYS_FORGOTTEN: usize = 10_000;
 /// Number of waiting operations at which the target refuses further changes with `LimitReached`.
 pub const MAX_PARKED: usize = 100_000;
-/// Number of waiting operations that the target accepts beyond [`MAX_PARKED`], except for changes
-/// of clients. This reserve is for the requests of transactions between targets, because waiting
-/// operations may wait for these transactions.
+/// Number of waiting operations that the target accepts in addition to [`MAX_PARKED`], if these
+/// operations are no changes of clients. This reserve is for the requests of transactions between
+/// targets, because waiting operations may wait for these transactions.
 pub const PARKED_RESERVE: usize = 100_000;
 /// Maximum number of connections on which the target sends the reply to one request. A client
 /// abandons a connection before it repeats a request on the next connection, so only the most
@@ -143,7 +143,7 @@ pub const JOURNAL_BYTES: u64 = 64 << 20;
 /// the segments in use. The reserve also has space for two journals and two tables of the key-value
 /// store, and the tables that the store rewrites to drop removed keys.
 pub const RESERVE_BYTES: u64 = 512 << 20;
-/// Divisor of the size of the file system. The reserve is at most the quotient.
+/// The reserve is at most the size of the file system divided by this number.
 pub const RESERVE_DIVISOR: u64 = 8;
 /// Minimum number of free inodes on the disk of a target. Below it, the target refuses changes that
 /// need space, because the log segments and the tables of its store need the last inodes.
@@ -286,7 +286,8 @@ pub const HANG_DAMPING: Duration = Duration::from_secs(10);
 /// counts the member as soon as the member has caught up.
 pub const SILENCE_DAMPING: Duration = Duration::from_secs(2);
 /// Maximum of [`HANG_DAMPING`] and [`SILENCE_DAMPING`] after several failures. During this time the
-/// group has one member less, so the time must not be much longer than the drops that it prevents.
+/// group has one member less. So a much longer time would do more harm than the drops that it
+/// prevents.
 pub const LONGEST_DAMPING: Duration = Duration::from_secs(60);
 /// Time after the newest failure of a member after which the primary forgets the earlier failures.
 pub const FAILURES_FORGOTTEN_AFTER: Duration = Duration::from_secs(600);

@@ -33,7 +33,7 @@ pub(crate) struct ChunkRemovals {
     queues: BTreeMap<GroupId, RemovalQueue>,
     /// Groups in `queues` that have a request in flight.
     removing: BTreeSet<GroupId>,
-    /// Groups whose last removal failed, each with the time until which the job sends them no
+    /// Groups whose last removal failed, each with the time until which the job sends the group no
     /// request.
     paused: BTreeMap<GroupId, Duration>,
     /// Groups for which the job is collecting chunk files, each with the time at which the
@@ -177,7 +177,7 @@ impl ChunkRemovals {
     pub(crate) fn check_invariants(&self) {
         assert!(
             self.removing.iter().all(|group| self.queues.contains_key(group)),
-            "each group that removes chunk files has a queue"
+            "each group with a removal request in flight has a queue"
         );
         assert!(
             self.paused.keys().all(|group| !self.removing.contains(group)),
@@ -185,7 +185,7 @@ impl ChunkRemovals {
         );
         assert!(
             self.collecting.keys().all(|group| self.queues.contains_key(group)),
-            "each group with a collection has a queue"
+            "each group for which the job collects chunk files has a queue"
         );
         assert_eq!(
             self.queued,

@@ -5,8 +5,8 @@
 //! A record that is deleted too early lets a late `Prepare` or `OpenSession` take effect. So the
 //! job deletes a record only if two conditions hold. The record is older than `END_KEPT_SECONDS` by
 //! the time of day. And the target has run for more than `END_KEPT_SECONDS`, measured by the clock
-//! since boot. So even if the time of day jumps, also while the target is stopped, the job deletes
-//! no record too early.
+//! since boot. So the job deletes no record too early, even if the time of day jumps while the
+//! target runs or is stopped.
 
 use super::task::JobContext;
 use crate::engine::Engine;

@@ -99,7 +99,7 @@ impl PreparedTransactions {
         }
     }
 
-    /// Handles a participant's reply to a `Decide` request, or its refusal.
+    /// Handles a participant's reply to a `Decide` request, or the participant's refusal.
     pub(crate) fn on_decide_reply<E: Engine>(
         &mut self,
         call: &DecideCall,

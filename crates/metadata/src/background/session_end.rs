@@ -62,8 +62,9 @@ pub(super) fn record_end<E: Engine>(
     let map = &context.shared.map;
     if record.is_some_and(|record| map.has_removed(record.client)) {
         // The target may now grant locks and opens to other clients, although they conflict with
-        // the locks and opens of this session. Storage must refuse the removed client from now on,
-        // so the version of this map becomes the fence.
+        // the locks and opens of this session. From now on, storage must refuse the removed client.
+        // So the fence becomes the version of the target's cluster map, which no longer contains
+        // the client.
         let version = map.version;
         context.put(&Key::Fence, &version);
     }

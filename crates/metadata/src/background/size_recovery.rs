@@ -162,7 +162,7 @@ impl SizeRecoveries {
         let recovery = self
             .recovering
             .get_mut(&inode)
-            .expect("a recovery stays until the replies of all chunk files are there");
+            .expect("a recovery is stored until it has the replies of all chunk files");
         let (component, index) = (call.component, call.index);
         let group = recovery
             .missing
@@ -225,8 +225,8 @@ impl SizeRecoveries {
     }
 }
 
-/// Writes the recovered size of a file to the store, if it is not outdated. `size` was computed
-/// from the sizes of the chunk files.
+/// Writes the recovered size of a file to the store, unless this size is outdated. `size` was
+/// computed from the sizes of the chunk files.
 pub(super) fn record_size<E: Engine>(
     context: &mut Context<'_, E>,
     inode: InodeId,
@@ -235,8 +235,8 @@ pub(super) fn record_size<E: Engine>(
 ) -> Result<(), Stop> {
     let Some(death) = context.get::<u64>(&Key::SizeRecovery(inode))? else { return Ok(()) };
     if context.shared.truncations.pending(inode).is_some() {
-        // Wait for the end of the truncation, because the size was computed from chunk files that
-        // storage is truncating.
+        // Storage is truncating the chunk files from which the size was computed. So wait for the
+        // end of this truncation.
         return Err(Stop::Held(Resource::Truncation(inode)));
     }
     let record = context.find_inode(inode)?;

@@ -1,5 +1,5 @@
 //! The ends of staged transactions: the changes of the store when a staged transaction is committed
-//! or undone. The module `target::staged` decides which of the two.
+//! or undone. The module `target::staged` decides between commit and undo.
 
 use crate::engine::Engine;
 use crate::tx::context::Context;
@@ -23,7 +23,7 @@ pub(super) fn commit<E: Engine>(context: &mut Context<'_, E>, number: u64) -> Re
 /// again.
 pub(super) fn undo<E: Engine>(context: &mut Context<'_, E>, number: u64) -> Result<(), Stop> {
     let Some(record) = context.get::<StagedRecord>(&Key::Staged(number))? else { return Ok(()) };
-    // The transaction itself has locked the name.
+    // The transaction itself has locked the name, and this lock must not block the undo.
     let coordinator = context.shared.group;
     context.apply_prepared(TransactionId { coordinator, number });
     let StagedRecord { entry, session, slot, sequence, .. } = record;

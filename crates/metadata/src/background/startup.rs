@@ -20,8 +20,8 @@ pub(super) fn make_root<E: Engine>(context: &mut Context<'_, E>) -> Result<(), S
     Ok(())
 }
 
-/// Writes a record of the current start to the store, and deletes the records of the oldest starts
-/// beyond the limit.
+/// Writes a record of the current start to the store. Deletes the records of all starts except the
+/// newest `MAX_STARTS` starts.
 pub(super) fn record_start<E: Engine>(context: &mut Context<'_, E>) -> Result<(), Stop> {
     let surplus = context.shared.starts.surplus();
     if let Some((number, first)) = context.shared.starts.last() {

@@ -67,7 +67,8 @@ pub(crate) enum JobTask {
     SendCommit { group: GroupId, number: u64 },
     /// Release all transaction locks of an owner.
     Release(Owner),
-    /// Storage has refused a truncation. Reply with an error to the requests that wait for it.
+    /// Storage has refused a truncation. Reply with an error to the requests that wait for the
+    /// truncation.
     FailTruncation { inode: InodeId, generation: u64, error: Error },
 }
 

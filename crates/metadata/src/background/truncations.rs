@@ -29,7 +29,8 @@ struct Round {
     /// The incarnation of each chunk file's storage host, from its reply, by the index of the chunk
     /// file. Zero until the reply arrives.
     incarnations: Vec<HostIncarnation>,
-    /// The first failure: the index of the chunk file, its storage group, and the error.
+    /// The first request that failed: the index of the chunk file, its storage group, and the
+    /// error.
     failure: Option<(usize, GroupId, Error)>,
 }
 
@@ -55,7 +56,8 @@ impl Round {
 }
 
 /// Replaces the error `TargetLost` by `incarnation`. A lost storage target has no bytes of the
-/// chunk file any more, so the chunk file counts as truncated, and no power loss can revert this.
+/// chunk file any more, so the chunk file counts as truncated, and no power loss can bring the
+/// bytes back.
 fn or_if_lost(
     result: Result<HostIncarnation>,
     incarnation: HostIncarnation,
@@ -105,7 +107,8 @@ impl Truncations {
     /// the engine. The engine has only *safe* changes, so neither a power loss nor another primary
     /// can revert a truncation that is in the engine.
     pub(crate) fn start<E: Engine>(&mut self, context: &mut JobContext<'_, E>) -> Result<()> {
-        // Forget files that were removed meanwhile, whose truncations are not pending any more.
+        // Forget the refused files that were removed meanwhile: their truncations are no longer
+        // pending.
         let is_pending = |inode| context.shared.truncations.pending(inode).is_some();
         self.refused.retain(is_pending, context.shared.now);
         let pending: Vec<_> = context.shared.truncations.all_pending().collect();
@@ -131,7 +134,7 @@ impl Truncations {
         Ok(())
     }
 
-    /// Sends the sync requests of the applied truncations that are due.
+    /// Asks storage to sync the chunk files of each applied truncation for which the sync is due.
     pub(crate) fn settle<E: Engine>(&mut self, context: &mut JobContext<'_, E>) {
         for inode in context.shared.truncations.take_urgent() {
             self.sync(inode, context);
@@ -172,7 +175,8 @@ impl Truncations {
         let truncation = context.shared.truncations.get(inode);
         let chunk = truncation.and_then(|it| it.record.chunk_files.get(call.index));
         let group = chunk.map(|chunk| chunk.group).unwrap_or_default();
-        let round = self.truncating.get_mut(&inode).expect("a round stays until its last reply");
+        let round =
+            self.truncating.get_mut(&inode).expect("a round is stored until its last reply");
         round.on_reply(call.index, group, result);
         if round.missing_replies > 0 {
             return None;
@@ -207,7 +211,7 @@ impl Truncations {
     ) {
         let inode = call.inode;
         let result = result.and_then(|body| SyncChunkReply::from_bytes(&body));
-        let round = self.settling.get_mut(&inode).expect("a round stays until its last reply");
+        let round = self.settling.get_mut(&inode).expect("a round is stored until its last reply");
         let TruncatedChunkFile { group, incarnation, .. } = round.chunk_files[call.index];
         let result = or_if_lost(result.map(|reply| reply.incarnation), incarnation);
         round.on_reply(call.index, group, result);

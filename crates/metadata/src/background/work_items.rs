@@ -47,8 +47,9 @@ impl WorkItems {
         std::mem::take(&mut self.look)
     }
 
-    /// Moves the written work items to a layer of the sync that begins now and covers the log up to
-    /// record `last`. Work items that are written during this sync belong to the next sync.
+    /// A sync of the log up to record `last` begins now. Moves the work items that were written
+    /// before to a new layer for this sync. Work items that are written during this sync belong to
+    /// the next sync.
     pub(crate) fn before_sync(&mut self, last: Lsn) {
         let items = std::mem::take(&mut self.written);
         if items.any {

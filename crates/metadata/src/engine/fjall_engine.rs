@@ -18,8 +18,9 @@ pub struct FjallEngine {
     directory: PathBuf,
 }
 
-/// Counts of loaded blocks since the store was opened, for data blocks, index blocks and filter
-/// blocks: the number of blocks found in the cache, and the number of blocks read from files.
+/// Counts of the blocks that were loaded since the store was opened: one pair for data blocks, one
+/// for index blocks and one for filter blocks. Each pair has the number of blocks found in the
+/// cache, and the number of blocks read from files.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct BlockLoads(pub [(u64, u64); 3]);
 

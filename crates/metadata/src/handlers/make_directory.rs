@@ -91,8 +91,8 @@ fn choose_group<E: Engine>(
     choose(shared.group, &shared.placement.groups_for_directories, spreads, hash)
 }
 
-/// Returns the group of a new directory. `fittest` are the groups that are the fittest for new
-/// directories, and `hash` is the hash of the name.
+/// Returns the group of a new directory. `fittest` are the fittest groups for new directories, and
+/// `hash` is the hash of the name.
 fn choose(own: GroupId, fittest: &[GroupId], spreads: bool, hash: u64) -> GroupId {
     if fittest.is_empty() || (!spreads && fittest.contains(&own)) {
         return own;
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_stays_on_the_group_of_its_parent() {
+    fn new_directory_is_served_by_the_group_of_its_parent() {
         assert_eq!(chosen(&[1, 2, 3], false), [1; 6]);
         assert_eq!(chosen(&[], true), [1; 6], "no group serves a shard yet");
     }
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_that_is_not_fit_gives_new_directories_to_others() {
+    fn new_directories_are_not_placed_on_an_unfit_group() {
         assert_eq!(chosen(&[2, 3], false), [2, 3, 2, 3, 2, 3]);
     }
 }

@@ -39,7 +39,7 @@ pub(crate) fn run<E: Engine>(
     let prefix = Key::dentries_of(request.directory);
     let after = Key::Dentry(request.directory, request.cursor).to_bytes();
     let mut reply = DirectoryEntries { parent: directory.parent, entries: Vec::new(), end: false };
-    // Even with the shortest names, no more entries than this fit into the reply.
+    // Even with the shortest names, no more than `limit` entries fit into the reply.
     let limit = max_bytes / each + 1;
     let found = context.scan(&prefix, &after, limit)?;
     let is_all = found.len() < limit;

@@ -12,7 +12,7 @@ pub(crate) fn run<E: Engine>(
 ) -> Result<ReadInlineReply, Stop> {
     let end = request.offset.checked_add(u64::from(request.length));
     let record = context.inline_file(request.inode, request.generation, end)?;
-    // `inline_file` has refused a range whose end overflows.
+    // `inline_file` has refused a range whose end overflows, so `end` has a value here.
     let range = request.offset..end.unwrap_or(request.offset);
     let bytes = context.inline_bytes(request.inode, range)?;
     let truncate_generation = record.attributes.truncate_generation;

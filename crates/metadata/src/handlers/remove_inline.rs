@@ -53,8 +53,8 @@ pub(crate) fn run<E: Engine>(
     Ok(reply(true))
 }
 
-/// Whether no other session has the file open, and the client has copied all inline bytes or the
-/// file is empty.
+/// Whether the request may remove the inline bytes: no other session has the file open, and either
+/// the client has copied all inline bytes or the file is empty.
 fn may_remove<E: Engine>(
     context: &Context<'_, E>,
     record: &InodeRecord,
@@ -67,7 +67,7 @@ fn may_remove<E: Engine>(
         return Ok(false);
     }
     // A truncation or a size recovery in progress has computed sizes of chunk files from the
-    // present pattern.
+    // present pattern, so this pattern must not change now.
     if context.shared.truncations.get(inode).is_some() || context.has_size_recovery(inode)? {
         return Ok(false);
     }

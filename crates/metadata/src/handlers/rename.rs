@@ -1,8 +1,8 @@
 //! `Rename`: moves an entry to a new name. The group that serves the new directory runs the
 //! request.
 //!
-//! Other groups may serve the inodes and the old directory. This group coordinates a transaction,
-//! in which the other groups prepare their steps.
+//! Other groups may serve the inodes and the old directory. The group that runs the request
+//! coordinates a transaction, in which the other groups prepare their steps.
 //!
 //! If a rename moves a directory to another parent, it first takes the rename lock, and then checks
 //! the ancestors of the new parent. There is one rename lock for the whole namespace, which the

@@ -92,8 +92,9 @@ fn truncates(message: u16, body: &[u8]) -> bool {
     }
 }
 
-/// Whether the reply to a change contains the same inode as the first reply, and states the same
-/// about whether the request created the inode. Only for changes whose replies contain an inode.
+/// Whether the reply to a replayed change has the same outcome as the first reply: the same inode
+/// and, for requests that open a file, the same statement whether the request created the inode.
+/// Always `true` for changes whose replies contain no inode.
 fn has_same_outcome(message: u16, reply: &[u8], first: (bool, InodeId)) -> Result<bool> {
     Ok(match message {
         Create::ID | CreateUnnamed::ID | Open::ID => {

@@ -18,7 +18,8 @@ pub(crate) fn run<E: Engine>(
     if record.attributes.kind != FileKind::Regular {
         return Err(ErrorCode::InvalidArgument.into());
     }
-    // Compare only the generation: the end of an inline component does not change it.
+    // Compare only the generations of the patterns: the end of an inline component does not change
+    // the generation.
     if let Some(synced) = &request.synced {
         check_generation(&record, synced.pattern_generation)?;
     }

@@ -1,6 +1,5 @@
-//! `WriteInline`: writes inline bytes of a file, which metadata stores with the inode. If the
-//! client's write has no other bytes (`extends`), the request also updates the file's size and
-//! times.
+//! `WriteInline`: writes inline bytes of a file, which metadata stores with the inode. If these are
+//! all bytes of the client's write (`extends`), the request also updates the file's size and times.
 
 use crate::engine::Engine;
 use crate::tx::context::Context;

@@ -441,13 +441,13 @@ impl FileLocks {
                         LockClaim { owner: *owner, kind: *kind, mode, range, pid: held.pid };
                     assert!(
                         mode == LockMode::Shared || file.held_against(&claim).next().is_none(),
-                        "the exclusive lock {claim:?} on file {inode} conflicts with no other"
+                        "the exclusive lock {claim:?} on file {inode} conflicts with no other lock"
                     );
                 }
             }
-            assert_eq!(file.exclusive, exclusive, "exclusive ranges of file {inode}");
+            assert_eq!(file.exclusive, exclusive, "the count of exclusive ranges of file {inode}");
             file.queue.check_invariants();
-            assert_eq!(file.due, file.queue.next_due(), "the due time of file {inode}");
+            assert_eq!(file.due, file.queue.next_due(), "`due` has the next time of file {inode}");
             for wait in file.queue.iter() {
                 waits.insert((wait.claim.owner, ((*inode, *kind), wait.number)));
             }

@@ -1,6 +1,6 @@
 //! The requests `WaitLock` and `EndWait`, and the replies to parked waits. Neither `WaitLock` nor
 //! `EndWait` uses a slot of the session or becomes an operation. If each wait used a slot and an
-//! operation, the request that releases the lock might find none free.
+//! operation, no slot or operation might be free for the request that releases the lock.
 
 use crate::engine::Engine;
 use crate::locks::queue::WaitAnswer;

@@ -3,9 +3,9 @@
 //! inline bytes. The module `tx::start_numbers` checks whether acknowledged inline writes have
 //! survived a power loss.
 //!
-//! Each record stores a part of [`INLINE_PART_BYTES`], so that a write logs only the parts that it
-//! changes. Earlier releases stored all inline bytes of a file in the record of part 0. The target
-//! still reads this form, and splits it into parts before the first change.
+//! Each record stores one part, which has at most [`INLINE_PART_BYTES`] bytes, so that a write logs
+//! only the parts that it changes. Earlier releases stored all inline bytes of a file in the record
+//! of part 0. The target still reads this form, and splits it into parts before the first change.
 //!
 //! # Invariants
 //! - Zeros at the end of a part are not stored, and a part of zeros has no record. So a range that
@@ -144,8 +144,8 @@ impl<E: Engine> Context<'_, E> {
     }
 
     /// Returns all bytes of a file. `None` means that the file is empty, that it is longer than
-    /// `limit` or than its inline bytes, or that the bytes are damaged. In the last case, a later
-    /// read of the client gets the error.
+    /// `limit` or than its inline bytes, or that the bytes are damaged. If the bytes are damaged, a
+    /// later read of the client gets the error.
     pub(crate) fn inline_contents(
         &self,
         record: &InodeRecord,

@@ -69,7 +69,8 @@ impl<E: Engine> Context<'_, E> {
         session: SessionId,
     ) -> Result<Option<StripePattern>, Stop> {
         let attributes = &record.attributes;
-        // A file that was truncated may have had inline bytes before the truncation.
+        // A file that was truncated may have had inline bytes before the truncation, so its inline
+        // component does not count as unused.
         let is_unused = attributes.kind == FileKind::Regular
             && attributes.size == 0
             && attributes.truncate_generation == 0;
@@ -78,7 +79,7 @@ impl<E: Engine> Context<'_, E> {
         }
         let moved = record.pattern.as_ref().and_then(striping::without_inline);
         // Inline bytes beyond the size belong to a write in progress, or to a write of a dead
-        // client.
+        // client. So the inline component is in use.
         if moved.is_none() || self.inline_reach(record)? > 0 {
             return Ok(None);
         }

@@ -148,8 +148,8 @@ impl<E: Engine> Context<'_, E> {
     ) -> Result<StripePattern> {
         let first_reply = self.op.first_reply.as_ref().filter(|it| it.created);
         if let Some(pattern) = first_reply.and_then(|it| it.pattern.clone()) {
-            // The change is a replay. Keep the first pattern, because storage already has its chunk
-            // files.
+            // The change is a replay. Keep the pattern in the first reply, because storage already
+            // has chunk files of this pattern.
             pattern.check()?;
             return Ok(pattern);
         }

@@ -84,12 +84,13 @@ pub(crate) fn truncate<E: Engine>(
 
 /// Gives an empty file the truncate generation of a lost truncation to zero bytes, if the operation
 /// replays the open with this truncation. The truncation had removed no bytes, so later writes and
-/// reports of all clients are still right, and they name this generation. Returns whether the
-/// inode has changed. The caller then stores it.
+/// reports of all clients are still right, and contain this generation. Returns whether the inode
+/// has changed. If so, the caller stores the inode.
 ///
 /// Does nothing if the file has bytes, because the lost truncation had removed them. Also does
 /// nothing if the file was truncated since, for example because the target has repeated an earlier
-/// truncation at storage. The client recognises both cases by the generation in the reply.
+/// truncation at storage. In both cases, the generation in the reply shows the client that the
+/// truncation is lost.
 pub(crate) fn restore_generation<E: Engine>(
     context: &Context<'_, E>,
     record: &mut InodeRecord,
@@ -297,8 +298,9 @@ impl<E: Engine> Context<'_, E> {
         Ok(())
     }
 
-    /// Returns the work item of a truncation. `None` means that a newer truncation has replaced it,
-    /// that it has ended, or that its `is_applied` differs.
+    /// Returns the work item of a truncation. `None` means that the truncation has ended, that a
+    /// newer truncation has replaced it, or that the field `is_applied` of the work item is not
+    /// `is_applied`.
     fn unfinished_truncation(
         &self,
         inode: InodeId,

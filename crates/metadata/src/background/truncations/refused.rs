@@ -6,7 +6,8 @@ use skep_types::{ClusterMap, Error, GroupId, InodeId};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// The files whose truncation storage has refused, until an attempt succeeds.
+/// The files whose truncation storage has refused. A file stays in this set while its truncation is
+/// pending.
 #[derive(Debug, Default)]
 pub(super) struct RefusedFiles {
     files: BTreeSet<InodeId>,
@@ -34,7 +35,8 @@ impl RefusedFiles {
     }
 
     /// Keeps only the files for which `is_refused` holds. Returns the log line for
-    /// [`Self::retain`]. `None` means that a file is left, or that there was no file.
+    /// [`Self::retain`]. `None` means that the set still has a file, or had no file before this
+    /// call.
     fn line_after(
         &mut self,
         is_refused: impl Fn(InodeId) -> bool,
@@ -57,7 +59,8 @@ impl RefusedFiles {
 }
 
 /// Returns the log line about a failed truncation. `failed` is the storage group that has refused
-/// it, with the error. `count` is the number of failed attempts since the last such line.
+/// the truncation, with the error. `count` is the number of failed attempts since the last such
+/// line.
 pub(super) fn refusal_line(
     map: &ClusterMap,
     inode: InodeId,

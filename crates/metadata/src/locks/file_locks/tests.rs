@@ -63,8 +63,8 @@ fn wait(locks: &mut FileLocks, owner: u64, mode: LockMode, range: Range<u64>, no
     locks.wait(FILE, claim(owner, mode, range), owner, (owner, Header::default(), now));
 }
 
-/// Wakes waiters. Returns each owner that gets a reply. `true` means that the owner was woken,
-/// `false` that the owner must poll again.
+/// Wakes waiters. Returns each owner that gets a reply, with `true` if the owner was woken, or
+/// `false` if the owner must poll again.
 fn woken(locks: &mut FileLocks, now: Duration) -> Vec<(u64, bool)> {
     locks.wake(now).iter().map(|it| (it.connection, it.is_woken)).collect()
 }
