@@ -9,8 +9,8 @@
 //! the request has waited for a storage target, its trace record and its log line contain this
 //! target.
 //!
-//! Does not own the counters (`skep-metrics`), the requests, or the search for silent clients that
-//! block requests of other clients ([`crate::sessions::silent_holders`]).
+//! This module does not own the counters (`skep-metrics`), the requests, or the search for silent
+//! clients that block requests of other clients ([`crate::sessions::silent_holders`]).
 
 mod awaited;
 mod objects;

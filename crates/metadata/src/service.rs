@@ -106,7 +106,7 @@ pub fn run(settings: &MetadataSettings) -> Result<()> {
 }
 
 /// Opens the store of a target. If an earlier process has marked a failed sync, reads the store
-/// from the device, because the page cache may contain data that the device has not.
+/// from the device, because the page cache may contain data that the device does not have.
 fn open_engine(
     directory: &Path,
     target: TargetId,
@@ -121,8 +121,9 @@ fn open_engine(
         mark.distrust()?;
     }
     if is_restored && mark.exists() {
-        // The member mark was restored too, so its bound may be shorter than a promise that this
-        // member made after the backup, and its state of the group may be old.
+        // The member mark is as old as the backup. After the backup, this member may have made a
+        // longer promise than the bound in the mark permits, and the state of the group may have
+        // changed.
         mark.bound_promises(Duration::from_millis(MAX_TAKE_OVER_AFTER_MS.into()))?;
         mark.forget_record()?;
     }
@@ -264,8 +265,8 @@ impl Shell {
                 // does not block this task, so `health` checks its duration.
                 Ok(TargetEvent::Probe(probe)) => probe.answer(self.health()),
                 Ok(TargetEvent::MapChanged) => self.put(Event::Map(self.router.map())),
-                // Continue to receive maps: a backup member that stops waits for the map in which
-                // it does not serve.
+                // Continue to receive maps: a stopping backup member waits for the map in which it
+                // does not serve.
                 Ok(TargetEvent::Stop) => {
                     self.is_stopping.set(true);
                     self.arrived.notify();
@@ -466,8 +467,8 @@ impl Shell {
         let (sender, done) = Mailbox::new(1)?;
         let body = move || {
             let made = engine.checkpoint();
-            // Drop the engine first: when the target's thread receives the result, it may open the
-            // store again.
+            // Drop the engine first: when the target's thread receives the result of the
+            // checkpoint, it may open the store again.
             drop(engine);
             let _ = sender.send(made);
         };

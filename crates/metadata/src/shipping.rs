@@ -23,9 +23,9 @@
 //! - `sync_waits`: requests that wait until a backup member has synced its log.
 //! - `record_window`: consecutive log records in memory, for both roles.
 //!
-//! Does not own the queues in which replies wait for the acknowledgements of the members
-//! (`target::gates`), or the sending of requests ([`crate::service`]). Management decides which
-//! member is the primary.
+//! This module does not own the queues in which replies wait for the acknowledgements of the
+//! members (`target::gates`), or the sending of requests ([`crate::service`]). Management decides
+//! which member is the primary.
 
 pub mod backup;
 mod completeness;

@@ -300,8 +300,8 @@ impl<E: Engine> MetadataTarget<E> {
         self.background.add_ended_session(session);
     }
 
-    /// Asks management to remove a client from the cluster map. If `unless_heard`, management keeps
-    /// the client if it receives the client's heartbeats.
+    /// Asks management to remove a client from the cluster map. If `unless_heard` is set,
+    /// management keeps a client whose heartbeats it receives.
     pub(crate) fn evict(&mut self, client: NodeId, unless_heard: bool) {
         self.batch.actions.push(Action::Evict { client, unless_heard });
     }

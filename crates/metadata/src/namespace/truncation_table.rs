@@ -122,8 +122,9 @@ impl TruncationTable {
         self.get(inode).and_then(|it| it.awaited)
     }
 
-    /// Notes that storage hosts may have lost the truncation of a file ([`Truncation::is_lost`]).
-    /// The same transaction has removed all other chunk files from the record.
+    /// Notes that the storage hosts of all chunk files in the record may have lost the truncation
+    /// ([`Truncation::is_lost`]). The same transaction has removed all other chunk files from the
+    /// record.
     pub(crate) fn note_lost(&mut self, inode: InodeId) {
         if let Some(truncation) = self.all.get_mut(&inode) {
             truncation.is_lost = true;

@@ -15,7 +15,7 @@
 //! recorded state of the former group is newer than the cluster map, the target may still be a
 //! member of that group, because management was restored from a backup.
 //!
-//! Does not own the protocol ([`crate::shipping::copy_receiver`]).
+//! This module does not own the protocol ([`crate::shipping::copy_receiver`]).
 
 use super::Shell;
 use crate::engine::fjall_engine::FjallEngine;
@@ -155,7 +155,8 @@ mod tests {
         TargetKind,
     };
 
-    /// The target was moved to group 5 after the backup, in which it is a member of group 7.
+    /// Management was restored from a backup in which the target is a member of group 7. After that
+    /// backup, the target was moved to group 5.
     #[test]
     fn restored_map_removes_no_store_of_a_newer_group() {
         let directory = tempfile::tempdir().unwrap();
@@ -182,7 +183,8 @@ mod tests {
         assert_eq!(refused.code(), ErrorCode::Configuration);
         assert!(refused.context().contains("skep group remove 7 2"), "{refused}");
         assert!(path.join("store").exists());
-        // The target has left group 5, which has a newer state than the record.
+        // The map has a newer state of group 5 than the record in the member mark, so the target
+        // has left group 5.
         map.groups[0].epoch = Epoch::new(10);
         assert!(check(&map).unwrap());
         assert!(!path.join("store").exists());

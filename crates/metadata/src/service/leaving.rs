@@ -3,8 +3,8 @@
 //!
 //! The primary replies to no client before each serving member has the records. Without this
 //! module, the primary would notice the end of the process only after the time of a lease, and
-//! operations would wait meanwhile. So a member that stops refuses each request with `NotReady`.
-//! The primary then asks management immediately to drop the member ([`crate::shipping`]), and the
+//! operations would wait meanwhile. So a stopping member refuses each request with `NotReady`. The
+//! primary then asks management immediately to drop the member ([`crate::shipping`]), and the
 //! member waits for the cluster map in which it does not serve. After its next start, it catches up
 //! like any absent member.
 //!
@@ -12,11 +12,11 @@
 //! primary would become the only serving member.
 //!
 //! # A previous primary
-//! A primary that stops first hands its group over ([`super::primary_stop`]). After the hand-over,
-//! its service opens the target once more as a backup member. Until this member acknowledges a
-//! request, the new primary waits for the lease of the previous primary before it replies to
-//! clients ([`crate::shipping::succession`]). So before a backup member stops, it waits until its
-//! process has acknowledged a request of the primary.
+//! When a primary stops, it first hands its group over ([`super::primary_stop`]). After the
+//! hand-over, its service opens the target once more as a backup member. Until this member
+//! acknowledges a request, the new primary waits for the lease of the previous primary before it
+//! replies to clients ([`crate::shipping::succession`]). So before a backup member stops, it waits
+//! until its process has acknowledged a request of the primary.
 //!
 //! # Invariants
 //! - After the first refusal, the member confirms no record in this process. After a further
@@ -45,8 +45,8 @@ use std::time::Duration;
 /// ([`crate::limits::LEASE_RENEWAL`]).
 const LEAVE_LIMIT: Duration = Duration::from_secs(1);
 /// Maximum time for which a stopping backup member waits for a last request to acknowledge. A new
-/// primary gets the cluster map within a fraction of this time. If it gets no acknowledgement, it
-/// waits for the end of the lease, which takes somewhat longer than this time.
+/// primary gets the cluster map within a fraction of this time. Without an acknowledgement, the new
+/// primary waits for the end of the lease, which takes somewhat longer than this time.
 const RELEASE_LIMIT: Duration = Duration::from_secs(2);
 
 /// The last acknowledgement of a backup member whose service stops.

@@ -64,19 +64,20 @@ pub(super) struct MembershipState {
 /// The reason for which a primary asks management for a change of its group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Reason {
-    /// The service of the member to drop stops, or the service of the primary that hands its group
-    /// over.
+    /// A service stops: the service of the member that the change drops, or of the primary that
+    /// hands its group over.
     Stops,
-    /// The disk of the member to drop hangs, or the disk of the primary that hands its group over.
+    /// A disk hangs: the disk of the member that the change drops, or of the primary that hands its
+    /// group over.
     DiskHangs,
-    /// Every other reason: the member to drop does not answer, the disk of the primary is almost
-    /// full, or a member has caught up.
+    /// Every other reason: the member that the change drops does not answer, the disk of the
+    /// primary is almost full, or a member has caught up.
     Other,
 }
 
 impl MembershipState {
-    /// Copies `is_backlogged`, the members whose disks hang and the wait for the own disk from the
-    /// primary, after its batch at the time `now`.
+    /// Copies three facts from the primary after its batch at the time `now`: `is_backlogged`, the
+    /// members whose disks hang, and whether replies wait for the primary's own disk.
     pub(super) fn after_batch<E: Engine>(&self, target: &MetadataTarget<E>, now: Duration) {
         self.is_backlogged.set(target.is_backlogged());
         *self.hanging.borrow_mut() = target.hanging_disks();
@@ -97,7 +98,7 @@ impl MembershipState {
         }
     }
 
-    /// Notes from a member's reply whether its service stops (`NotReady`). A primary that stops
+    /// Notes from a member's reply whether its service stops (`NotReady`). A stopping primary
     /// neither asks to drop a stopping member ([`Self::withholds`]) nor hands its group over to
     /// such a member. The log line about a dropped member states whether the member was stopping.
     fn note_reply(&self, member: TargetId, reply: &Result<LogHeld>) {
@@ -112,8 +113,8 @@ impl MembershipState {
     /// Whether this primary must not send `change`: the change drops a stopping member, and the
     /// primary's own service stops too (`is_stopping`). If all members stop, each of them thus
     /// stays a serving member, and after their next start any of them can become the primary. If
-    /// another member becomes the primary before that, it asks management to drop the stopping
-    /// member.
+    /// another member becomes the primary meanwhile, the new primary asks management to drop the
+    /// stopping member.
     fn withholds(&self, change: &GroupChange, is_stopping: bool) -> bool {
         let is_drop = change.change == MemberChange::Drop;
         is_drop && is_stopping && self.stopping.borrow().contains(&change.target)
@@ -170,10 +171,10 @@ pub(super) fn add_record(actions: &mut [Action], mark: &MemberMarkFile) {
     }
 }
 
-/// Adds the members that the requests in `actions` concern to the member mark of this target,
-/// because management may carry out these requests after the end of this process. `version` is the
-/// version of the cluster map that the state machine had when it made the requests. The caller must
-/// call this method before it performs the actions.
+/// Notes, in the member mark of this target, each member about which `actions` has a request to
+/// management. Management may carry out these requests after the end of this process. `version` is
+/// the version of the state machine's cluster map when it made the requests. The caller must call
+/// this method before it performs the actions.
 pub(super) fn note_requests(
     shell: &Shell,
     actions: &[Action],

@@ -1,8 +1,8 @@
 //! Opens the store and the log of a target at the start of a role, and checks whether the target
 //! may use their contents.
 //!
-//! Does not own the choice of the role ([`super::roles`]), or a store that is an incomplete copy
-//! ([`super::copying`]).
+//! This module does not own the choice of the role ([`super::roles`]), or a store that is an
+//! incomplete copy ([`super::copying`]).
 
 use super::log_reads;
 use crate::engine::Engine;
@@ -28,9 +28,9 @@ pub(super) struct Contents {
     pub(super) records: Vec<Record>,
     /// Epoch of the last log record.
     pub(super) epoch: Epoch,
-    /// LSN and epoch of a record that the log may lack: the last record in the store at the end of
-    /// a copy of the store, or of the role of a backup member. Epoch zero means that the epoch is
-    /// not known.
+    /// LSN and epoch of a record that the log may lack. This record was the last record in the
+    /// store when a copy of the store, or the role of a backup member, ended. Epoch zero means that
+    /// the epoch is not known.
     pub(super) previous: (Lsn, Epoch),
     /// The last synced log record. `None` means that all records are synced.
     pub(super) synced: Option<Lsn>,
@@ -112,10 +112,10 @@ pub(super) fn open_whole(
     Ok((log, contents))
 }
 
-/// Gives a directory the mark `restored` if it is an old backup or was emptied: it has no member
-/// mark, although its target serves in a group with another serving member. A target writes its
-/// member mark before management lets it serve beside another member. There are two exceptions, in
-/// which this function changes nothing:
+/// Gives a directory the mark `restored` if the directory is an old backup or was emptied. Such a
+/// directory has no member mark, although its target serves beside another member. A target writes
+/// its member mark before management lets it serve beside another member. In two exceptions, this
+/// function changes nothing:
 ///
 /// - In the first epoch of a group, new targets serve without a mark.
 /// - In an undecided epoch, all members serve, also a target that was added shortly before and a
@@ -155,8 +155,8 @@ fn note_restored(group: GroupId, mark: &mut MemberMarkFile) -> Result<()> {
     mark.bound_promises(Duration::from_millis(MAX_TAKE_OVER_AFTER_MS.into()))
 }
 
-/// Whether management may have been restored from a backup since the target was last a member
-/// without a loss of records. `log_epoch` is the highest epoch of a record in its log.
+/// Whether management may have been restored from a backup since the newest epoch in the log or in
+/// the member mark of the target. `log_epoch` is the highest epoch of a record in its log.
 pub(super) fn may_be_restored(
     membership: &Membership,
     log_epoch: Epoch,
@@ -189,8 +189,8 @@ fn open_log(path: &Path, owner: LogOwner, engine: FjallEngine) -> Result<(Log, C
 }
 
 /// Refuses a directory with data for a target that joins a group of several targets. The directory
-/// has no member mark, so the data are a copy of another target's data, or a backup from before the
-/// time of the group.
+/// has no member mark, so the data are a copy of another target's data, or a backup that was made
+/// before the target joined the group.
 fn refuse_used(path: &Path, membership: &Membership, contents: &Contents) -> Result<()> {
     if contents.is_empty()? {
         return Ok(());
@@ -228,8 +228,8 @@ mod tests {
         assert_eq!(answers_from(1, 12), Duration::ZERO, "no other primary exists");
     }
 
-    /// Hole H196 in `docs/tests/holes.md`. A backup from before the time of the group has no member
-    /// mark, and the administrator has not marked it as restored.
+    /// Hole H196 in `docs/tests/holes.md`. A backup that was made before the target was in a group
+    /// with other members has no member mark, and the administrator has not marked it as restored.
     #[test]
     fn directory_without_a_member_mark_counts_as_an_old_backup() {
         let directory = tempfile::tempdir().unwrap();
@@ -256,7 +256,8 @@ mod tests {
         assert!(!counts(5, serves, &mark), "the target has served in the group");
     }
 
-    /// A backup from before the time of the group has no member mark.
+    /// A backup that was made before the target was in a group with other members has no member
+    /// mark.
     #[test]
     fn restored_member_without_a_mark_counts_as_lacking_records() {
         let directory = tempfile::tempdir().unwrap();

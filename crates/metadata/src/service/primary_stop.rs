@@ -2,10 +2,10 @@
 //! serving member.
 //!
 //! Without this module, another member would first have to wait for the end of the primary's lease,
-//! and programs would wait meanwhile. So a primary that stops continues to serve, and asks
-//! management to make another member the primary. The cluster map with the new primary ends the
-//! thread of the target. The service then opens the target once more as a backup member, which
-//! releases the lease and then stops serving in its group ([`super::leaving`]).
+//! and programs would wait meanwhile. So a stopping primary continues to serve, and asks management
+//! to make another member the primary. The cluster map with the new primary ends the thread of the
+//! target. The service then opens the target once more as a backup member, which releases the lease
+//! and then stops serving in its group ([`super::leaving`]).
 //!
 //! Chooses the member and the time. Management makes the change, by compare-and-set on the epoch of
 //! the group.
@@ -14,8 +14,8 @@
 //! If all services of a cluster stop, no member should take over. So the primary waits for
 //! [`SETTLE`] after the beginning of its own stop, and then sends each member a request. The
 //! primary hands the group over only to a member that confirms the whole log in reply to this or a
-//! later request. A backup member that stops refuses the primary's request. A previous primary that
-//! stops confirms only requests without the id of its process, and a confirmation of a request
+//! later request. A stopping backup member refuses the primary's request. A stopping previous
+//! primary confirms only requests without the id of its process, and a confirmation of a request
 //! without this id does not count. So two stopping members never hand a group back and forth.
 //!
 //! # Invariants
@@ -37,7 +37,7 @@ use skep_types::group_change::{GroupChange, MemberChange};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// Maximum time for which a primary that stops waits until another member is the primary. This time
+/// Maximum time for which a stopping primary waits until another member is the primary. This time
 /// is long enough for an election among the management members. Meanwhile the primary serves, so
 /// programs do not notice the wait.
 const STOP_LIMIT: Duration = Duration::from_secs(2);
@@ -46,7 +46,7 @@ const STOP_LIMIT: Duration = Duration::from_secs(2);
 const SETTLE: Duration = Duration::from_millis(100);
 /// Pause before the primary repeats its request to management, for example because of an election.
 const ASK_PAUSE: Duration = Duration::from_millis(100);
-/// Interval at which a primary that stops decides again, even if no event arrives.
+/// Interval at which a stopping primary decides again, even if no event arrives.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// The progress of a stop of a primary.
@@ -61,7 +61,7 @@ pub(super) struct PrimaryStop {
     ask_at: Duration,
 }
 
-/// The other members of the group, according to their replies to a primary that stops.
+/// The other members of the group, according to their replies to the stopping primary.
 #[derive(Debug, Default)]
 pub(super) struct OtherMembers {
     /// The members whose newest reply is that their service stops.
@@ -71,7 +71,7 @@ pub(super) struct OtherMembers {
     pub(super) complete: Vec<TargetId>,
 }
 
-/// The next step of a primary that stops.
+/// The next step of a stopping primary.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum StopStep {
     /// The primary serves until the next decision.
@@ -187,7 +187,7 @@ mod tests {
         let found = stop.step(&membership, &others(&[], &[SECOND]), NOW + LOOK);
         assert_eq!(found, hand_over(SECOND), "target 3 has more free space, but may be silent");
         let again = stop.step(&membership, &others(&[], &[SECOND, THIRD]), NOW + 2 * LOOK);
-        assert_eq!(again, StopStep::Serve, "the next request follows later");
+        assert_eq!(again, StopStep::Serve, "the primary pauses before its next request");
         let later = NOW + LOOK + ASK_PAUSE;
         let found = stop.step(&membership, &others(&[], &[SECOND, THIRD]), later);
         assert_eq!(found, hand_over(THIRD));
@@ -243,7 +243,11 @@ mod tests {
         assert_eq!(stop.next_due(2 * NOW), 2 * NOW, "no stop has begun");
         assert_eq!(stop.settled_at(NOW), NOW + SETTLE);
         assert!(!stop.must_ask_members(NOW + SETTLE / 2));
-        assert_eq!(stop.settled_at(NOW + SETTLE), NOW + SETTLE, "counted from the beginning");
+        assert_eq!(
+            stop.settled_at(NOW + SETTLE),
+            NOW + SETTLE,
+            "the time counts from the beginning of the stop"
+        );
         assert!(stop.must_ask_members(NOW + SETTLE));
         assert!(!stop.must_ask_members(NOW + 2 * SETTLE));
         stop.step(&membership(), &others(&[], &[]), NOW + SETTLE);

@@ -150,14 +150,14 @@ impl RestoredMarks {
 }
 
 /// Ends the role of the primary of a new group if another member has records of this epoch that the
-/// log of `target` lacks. The directory of `target` is then from before the group, and was not
-/// marked as restored. The next start removes its store and its log, and gets a copy from the
-/// member that takes over.
+/// log of `target` lacks. The directory of `target` is then a backup that was made before the
+/// creation of the group, and has no mark `restored`. The next start removes its store and its log,
+/// and gets a copy from the member that takes over.
 ///
 /// In the first epoch of a group, all members have served since its creation, so the other member
-/// has all acknowledged changes. In a later epoch an administrator may have decided that `target`
-/// continues without the records of another member, so this function removes nothing then. A target
-/// without a member mark does not lead in a later epoch (`opening::mark_old_backup`).
+/// has all acknowledged changes. In a later epoch, this function does nothing, because an
+/// administrator may have decided that `target` continues without the records of another member. A
+/// target without a member mark does not lead in a later epoch (`opening::mark_old_backup`).
 ///
 /// # Errors
 /// - `Deposed` if another member has such records.

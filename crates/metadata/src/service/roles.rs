@@ -29,9 +29,9 @@
 //! the member, or if the log has records of a higher epoch than the map, the process runs as a
 //! backup member until a newer map arrives.
 //!
-//! Does not own the opening of store and log ([`super::opening`]), the role of a target whose store
-//! is an incomplete copy ([`super::copying`]), nor the state machines ([`crate::target`],
-//! [`crate::shipping::backup`]).
+//! This module does not own the opening of store and log ([`super::opening`]), the role of a target
+//! whose store is an incomplete copy ([`super::copying`]), or the state machines
+//! ([`crate::target`], [`crate::shipping::backup`]).
 
 mod halted;
 mod leading;
@@ -205,12 +205,13 @@ impl Parts<'_> {
         let Contents { engine, records, mut epoch, previous, .. } = contents;
         let counted = self.mark.counted();
         if membership.is_older_than(&counted) {
-            // The log may have lost its records of the epoch in the member mark.
+            // The log may have lost its records of the epoch that the member mark contains.
             epoch = epoch.max(counted.epoch);
         }
         let record = self.mark.record();
         if membership.precedes(&record, &counted) {
-            // The primary of an earlier state must not replace records of the recorded state.
+            // The map has an earlier state of the group than the member mark. The primary in that
+            // earlier state must not replace records of the recorded state.
             epoch = epoch.max(record.epoch);
         }
         let start =

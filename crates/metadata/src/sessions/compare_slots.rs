@@ -1,7 +1,7 @@
 //! The comparison of slots after a start of the target (`CompareSlots`). Each request of a client
-//! for a change contains the start number of the target that the client has received last. After a
-//! start, the client compares its acknowledged changes with the slots of the target. Until then,
-//! the target executes no change of the session.
+//! for a change contains the newest start number that the client has received from the target.
+//! After a start, the client compares its acknowledged changes with the slots of the target. Until
+//! then, the target executes no change of the session.
 //!
 //! A power loss may have reverted acknowledged changes. The transaction of a change also stores the
 //! sequence number of its request in the slot. So a client finds the lost requests of a slot: their

@@ -2,7 +2,7 @@
 //! anything else, they send again the changes that the target had acknowledged and has lost
 //! (`Replay`).
 //!
-//! Does not own the order of the changes (`replay_window`), or their execution
+//! This module does not own the order of the changes (`replay_window`), or their execution
 //! (`handlers::replay`).
 //!
 //! # Invariants
@@ -135,7 +135,8 @@ impl<E: Engine> MetadataTarget<E> {
         }
         let (now, lease) = (self.shared.now, self.lease());
         if self.shared.starts.current().is_none() || !self.may_answer() {
-            // Clients cannot compare their changes yet, so they have had no time to repeat them.
+            // Clients cannot compare their changes yet, so they have had no time to repeat lost
+            // changes.
             self.sessions.replay.restart_patience(now);
             return;
         }

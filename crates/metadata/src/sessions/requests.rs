@@ -133,9 +133,9 @@ impl<E: Engine> MetadataTarget<E> {
         if line.modifies || properties::has(header.message, Property::NeedsSession) {
             self.sessions.check(header)?;
         }
-        // A sync of a client also names a start. Without the start, the reply to a sync would
-        // confirm all earlier changes as durable before the client has found out which of these
-        // changes are lost.
+        // A client's request for a sync also contains a start number. Without this check, the reply
+        // to the request would confirm all earlier changes as durable before the client has found
+        // out which of these changes are lost.
         let is_sync = header.is_durable() && header.start() != 0;
         if line.modifies || header.message == EndReplay::ID || is_sync {
             self.check_start(header)?;

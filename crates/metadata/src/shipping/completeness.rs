@@ -20,7 +20,7 @@
 //! member refuses all requests. The member detects the difference by the primary's last record, or
 //! by the epoch of the last record in its store.
 //!
-//! Does not own the records ([`super::backup`]) or the copy ([`super::copy_receiver`]).
+//! This module does not own the records ([`super::backup`]) or the copy ([`super::copy_receiver`]).
 
 use super::following;
 use skep_types::codec::Bytes;
@@ -97,9 +97,9 @@ impl Completeness {
         }
     }
 
-    /// Whether a request leaves open whether the store diverges. The last record of the primary is
-    /// then earlier than `stored`, the last record in the store, but the request may be an old
-    /// request. The next request contains the id of this process, and can show it.
+    /// Whether a request states that the primary's last record, `last`, is earlier than `stored`,
+    /// the last record in the store, but the request may be an old request. Only the next request,
+    /// which contains the id of this process, shows whether the store diverges.
     pub(super) fn is_inconclusive(&self, last: Lsn, stored: Lsn) -> bool {
         last < stored && self.goal.is_none() && !self.has_followed
     }

@@ -264,8 +264,8 @@ impl<E: Engine> CopyReceiver<E> {
         Ok(Ok(self.position()))
     }
 
-    /// Whether the last record of the copy differs from the primary's record with the same LSN,
-    /// which has the epoch `epoch`. An epoch of zero is unknown.
+    /// Whether the last record of the copy differs from the primary's record with the same LSN.
+    /// `epoch` is the epoch of the primary's record; zero means that this epoch is not known.
     fn differs(&self, epoch: Epoch) -> bool {
         let own = self.copy.applied_epoch;
         own > Epoch::default() && epoch > Epoch::default() && own != epoch
@@ -349,7 +349,7 @@ impl<E: Engine> CopyReceiver<E> {
         } else if keys().any(|key| reserved.contains(key)) {
             "the part has a key that each member writes by itself"
         } else if (count, bytes, checksum) != (part.pair_count, part.pair_bytes, part.checksum) {
-            "the number, size or checksum of the received pairs differs"
+            "the number, size or checksum of the received pairs differs from the values in the part"
         } else {
             return Ok(());
         };
@@ -400,7 +400,7 @@ impl<E: Engine> CopyReceiver<E> {
     /// Panics if an invariant is violated. The message is the violated invariant.
     pub fn check_invariants(&self) {
         let is_complete = self.outcome == CopyOutcome::Complete;
-        assert!(!is_complete || self.is_whole, "only a whole copy is complete");
+        assert!(!is_complete || self.is_whole, "a complete copy has all pairs of the store");
         assert!(
             self.applied.is_some() || self.copy.after.0.is_empty(),
             "the copy has no position before its first part is applied"

@@ -10,9 +10,9 @@
 //! the primary, or a lost, repeated or late message, the primary only asks the member for the state
 //! of its copy.
 //!
-//! Owns the choice of the next request and the rate of the copy. Does not own the store, which the
-//! caller reads ([`CopySender::wanted`], [`CopySender::put`]), or the member's side
-//! ([`super::copy_receiver`]).
+//! This module owns the choice of the next request and the rate of the copy. The module does not
+//! own the store, which the caller reads ([`CopySender::wanted`], [`CopySender::put`]), or the
+//! member's side ([`super::copy_receiver`]).
 //!
 //! # Invariants
 //! - At most one request is in flight, and the primary builds a part only while no request is in

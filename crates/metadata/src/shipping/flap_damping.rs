@@ -1,10 +1,11 @@
 //! Damping of members that flap: members that fail again and again, and answer well in between.
 //!
-//! Each failure of a counted member delays all replies of the group, until management has dropped
-//! the member. So the primary counts a member that has failed only after the member has confirmed
-//! records steadily for some time. This time doubles with each failure.
+//! Replies wait for each counted member. So each failure of a counted member delays all replies of
+//! the group, until management has dropped the member. Therefore the primary counts a member that
+//! has failed only after the member has confirmed records steadily for some time. This time doubles
+//! with each failure.
 //!
-//! Does not own the detection of failures ([`super::standing`]).
+//! This module does not own the detection of failures ([`super::standing`]).
 
 use crate::limits::{
     FAILURES_FORGOTTEN_AFTER, HANG_DAMPING, LONGEST_DAMPING, SILENCE_DAMPING, STEADY_GAP,

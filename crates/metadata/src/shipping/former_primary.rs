@@ -16,7 +16,7 @@
 //! [`FormerPrimary`] only when the target has ended its role, and sends no reply of that role from
 //! then on. A [`FormerPrimary`] itself replies to clients only with refusals.
 //!
-//! Does not own the decision whether the disk hangs (`service::former_primary`).
+//! This module does not own the decision whether the disk hangs (`service::former_primary`).
 
 use super::own_group::OwnGroup;
 use super::preceding;

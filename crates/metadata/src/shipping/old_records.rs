@@ -4,8 +4,8 @@
 //! records in memory, and then reads the next piece. If the log on disk no longer has the next
 //! record, the member needs a copy of the store.
 //!
-//! This module does no I/O: the caller reads the log ([`super::LogRead`]). Does not own the
-//! requests to the member ([`super::member_link`]).
+//! This module does no I/O: the caller reads the log ([`super::LogRead`]). This module does not own
+//! the requests to the member ([`super::member_link`]).
 //!
 //! # Invariants
 //! - All records of a piece are *safe*. So no later primary has other records with these LSNs, and

@@ -8,7 +8,7 @@
 //! epoch arrives. Without this rule, the primary of the older map could replace acknowledged
 //! records.
 //!
-//! Does not own the records ([`super::backup`]).
+//! This module does not own the records ([`super::backup`]).
 
 use skep_types::{
     ClusterMap, Epoch, Error, ErrorCode, Group, GroupId, GroupMember, MemberState, Result, TargetId,

@@ -2,7 +2,7 @@
 //! a member does not serve, the primary also keeps the newest *safe* records, up to a limit of
 //! bytes. A backup member keeps the records that are not in its store yet.
 //!
-//! Does not own the log on disk, or the decision when a record is removed.
+//! This module does not own the log on disk, or the decision when a record is removed.
 //!
 //! # Invariants
 //! - The LSNs of the records are consecutive and begin after `before`.

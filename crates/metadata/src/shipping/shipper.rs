@@ -42,8 +42,8 @@ pub(crate) struct Shipper {
     handled_at: Duration,
     /// When the primary may reply to clients.
     succession: Succession,
-    /// A serving member that has confirmed, in this epoch, a later record than the primary's last
-    /// record, and the LSN of the later record.
+    /// A serving member that has confirmed a later record than the primary's last record, in a
+    /// reply of this epoch. Also the LSN of this later record.
     member_ahead: Option<(TargetId, Lsn)>,
 }
 
@@ -181,10 +181,10 @@ impl Shipper {
         counted.any(|link| link.standing.has_hanging_disk())
     }
 
-    /// Returns the member to which the primary asks management to hand the group over now, because
-    /// a sync of the primary's own disk hangs. The member has confirmed the whole log after the
-    /// beginning of this sync at the time `began`, and has itself synced the record `lsn`, which
-    /// the sync covers. `has_space` states whether a member has free space on its disk.
+    /// A sync of the primary's own disk hangs. This sync covers the record `lsn`, and began at the
+    /// time `began`. Returns the member to which the primary asks management to hand the group over
+    /// now. This member has confirmed the whole log after the time `began`, and has itself synced
+    /// the record `lsn`. `has_space` states whether a member has free space on its disk.
     pub(crate) fn successor(
         &mut self,
         (lsn, began): (Lsn, Duration),
@@ -379,9 +379,9 @@ impl Shipper {
         Some(progress)
     }
 
-    /// Returns a serving member that has confirmed, in this epoch, a later record than the
-    /// primary's last record, and the LSN of the later record. A primary ships only records of its
-    /// own log, so a primary with a shorter log has lost records.
+    /// Returns a serving member that has confirmed a later record than the primary's last record,
+    /// in a reply of this epoch. Also returns the LSN of this later record. A primary ships only
+    /// records of its own log, so this primary has lost the later record.
     pub(crate) fn member_ahead(&self) -> Option<(TargetId, Lsn)> {
         self.member_ahead
     }
@@ -480,7 +480,10 @@ impl Shipper {
         self.window.check_invariants();
         assert_eq!(self.window.last(), last, "the kept records end with the last record");
         let before = self.window.before();
-        assert!(before <= safe, "records after {safe} are kept, not only those after {before}");
+        assert!(
+            before <= safe,
+            "record {before} is no longer in memory, but record {safe} is the last safe record"
+        );
         self.links.values().for_each(|link| link.check_invariants(&self.window));
     }
 }

@@ -2,8 +2,8 @@
 //! no records, which lease it has granted, and when the primary may ask management to change its
 //! state.
 //!
-//! Does not own the records that the member gets ([`super::member_link`]), or the choice of the
-//! change ([`super::shipper`]).
+//! This module does not own the records that the member gets ([`super::member_link`]), or the
+//! choice of the change ([`super::shipper`]).
 //!
 //! # Lease
 //! The lease begins when the primary *sends* a request that the member acknowledges. While it

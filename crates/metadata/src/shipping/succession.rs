@@ -7,13 +7,13 @@
 //!
 //! # Leases that this member has not granted
 //! A member that began to serve after an earlier primary was disconnected has promised nothing to
-//! that primary. A member begins to serve only after the leases of all earlier primaries have
-//! ended. Its primary asks management to mark it as in sync only after the primary's own wait has
-//! ended ([`super::shipper`]).
+//! that primary. So a member begins to serve only after the leases of all earlier primaries have
+//! ended: the primary asks management to mark a member as in sync only after the primary's own wait
+//! has ended ([`super::shipper`]).
 //!
-//! The first rule does not hold for a primary of an earlier version, and after a restore of
-//! management all members serve. So there is a second rule: a new primary waits at least as long as
-//! the previous primary would still have waited. The requests of the previous primary contain the
+//! A primary of an earlier version does not observe this rule, and after a restore of management
+//! all members serve. So there is a second rule: a new primary waits at least as long as the
+//! previous primary would still have waited. The requests of the previous primary contain the
 //! remaining time.
 //!
 //! # Release
@@ -93,8 +93,8 @@ pub struct Succession {
 }
 
 impl Succession {
-    /// Creates the state of a primary that replies to no client before the time `at`, even if
-    /// another member confirms that it has left the role of the primary.
+    /// Creates the state of a primary that replies to no client before the time `at`. No
+    /// confirmation of another member shortens this wait.
     pub fn at(at: Duration) -> Self {
         Self { answers_from: at, former: None }
     }

@@ -1,6 +1,6 @@
 //! The requests of a primary that wait for the next sync of a backup member.
 //!
-//! Does not own the syncs or the sending of replies ([`super::backup`]).
+//! This module does not own the syncs or the sending of replies ([`super::backup`]).
 
 use crate::limits::{AWAIT_SYNC, MAX_SYNC_WAITS};
 use crate::tx::operation::ConnectionId;

@@ -117,7 +117,7 @@ impl Member {
                         self.log.len() as u64 + 1,
                         "records are appended in order"
                     );
-                    assert!(synced < lsn, "the member's own progress");
+                    assert!(synced < lsn, "`synced` is the progress of the member");
                     self.log.push(Record { epoch, lsn, synced, payload });
                 }
                 Action::Truncate { after } => {
@@ -135,7 +135,7 @@ impl Member {
                     self.backup.handle([Event::Checkpointed { lsn }], now).unwrap();
                 }
                 Action::AskTakeOver(request) => self.asked.push(request),
-                other => panic!("a backup does not ask for {other:?}"),
+                other => panic!("a backup member does not ask for {other:?}"),
             }
         }
     }

@@ -87,7 +87,11 @@ impl<E: Engine> MetadataTarget<E> {
         for (key, value) in &truncations {
             let inode = truncation_of(key).expect("a key of a truncation");
             let known = self.shared.truncations.get(inode).map(|it| &it.record);
-            assert_eq!(known, Some(&decode_value(key, value)?), "the truncation of file {inode}");
+            assert_eq!(
+                known,
+                Some(&decode_value(key, value)?),
+                "the truncation of file {inode} in memory"
+            );
         }
         assert_eq!(self.shared.truncations.len(), truncations.len(), "each truncation is stored");
         let mut ranges = 0;

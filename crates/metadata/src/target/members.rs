@@ -49,9 +49,9 @@ impl<E: Engine> MetadataTarget<E> {
         self.shipper.complete_since(since)
     }
 
-    /// Returns a serving member that has confirmed, in the present epoch, a later record than the
-    /// last record of this target, and the LSN of the later record. This target has then lost
-    /// records, for example because its directory is an old backup.
+    /// Returns a serving member that has confirmed a later record than the last record of this
+    /// target, in a reply of the present epoch. Also returns the LSN of this later record. In this
+    /// case, the target has lost records, for example because its directory is an old backup.
     pub(crate) fn member_ahead(&self) -> Option<(TargetId, Lsn)> {
         self.shipper.member_ahead()
     }
@@ -107,15 +107,15 @@ impl<E: Engine> MetadataTarget<E> {
         self.release_gated()
     }
 
-    /// Returns the changes of the group that the target requests from management now. If it
+    /// Returns the changes of the group that the target requests from management now. If the target
     /// requests to drop a member, replies also wait for the syncs of this target until the next
     /// epoch, because this target may become the only serving member. If its own disk hangs, the
     /// target requests to hand the group over to a member whose disk does not hang.
     pub(super) fn group_changes(&mut self) -> Vec<GroupChange> {
         if self.shipper.waits_for_hanging_disk() {
             // A member whose disk hangs still confirms records, so *held* rises with each record.
-            // Under load, the last record that this target has synced would never reach *held*, as
-            // the drop of the member requires.
+            // Under load, the syncs of this target would never reach *held*. But the target
+            // requests the drop of the member only when it has synced all records up to *held*.
             self.gates.hold_only_synced();
         }
         let (needed, epoch) = (self.gates.needed_to_serve(), self.gates.epoch());

@@ -31,8 +31,8 @@
 //!
 //! Held by the tests `staged_change_is_acknowledged_when_both_logs_are_synced`,
 //! `staged_change_is_undone_if_the_participant_has_lost_it` and
-//! `restarted_coordinator_asks_before_it_commits`, and by the checker `lose_prepared` of the
-//! simulator.
+//! `restarted_coordinator_asks_its_participant_before_it_commits`, and by the checker
+//! `lose_prepared` of the simulator.
 
 use super::calls::CallPurpose;
 use super::gates::{PendingReply, ReplyGate};

@@ -68,7 +68,8 @@ impl<E: Engine> MetadataTarget<E> {
     }
 
     /// Sends a commit to the participant `group` when the record `after` is *safe*. The record must
-    /// not be *safe* yet. Requests no sync for it, because no operation waits for this commit.
+    /// not be *safe* yet. Requests no sync of this record, because no operation waits for this
+    /// commit.
     pub(super) fn send_commit_later(&mut self, group: GroupId, number: u64, after: Lsn) {
         let transaction = TransactionId { coordinator: self.shared.group, number };
         let request = OutgoingCall::new(group, &Decide { transaction, commit: true });

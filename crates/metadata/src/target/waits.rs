@@ -1,7 +1,7 @@
 //! The reasons why requests wait, reported to the meter of the service.
 //!
-//! Owns the list of the waits that began in the batch in progress. The meter measures their
-//! duration, since the target has no clock.
+//! This module owns the list of the waits that began in the batch in progress. The meter measures
+//! their duration, since the target has no clock.
 
 use crate::tx::operation::ConnectionId;
 use skep_types::GroupId;

@@ -17,7 +17,7 @@
 //! `check_invariants` checks the order of the values.
 //!
 //! Held by the tests `watermarks_equal_the_least_progress_of_all_members`,
-//! `held_waits_for_the_own_sync_after_a_request_to_drop`,
+//! `held_waits_for_the_sync_of_the_primary_after_a_drop_request`,
 //! `member_serves_only_with_all_records_of_earlier_primaries`,
 //! `member_serves_only_after_its_sync_of_safe_records` and
 //! `watermarks_ignore_progress_reported_in_an_earlier_epoch`.
@@ -232,7 +232,7 @@ mod tests {
         assert_eq!(
             (group.held(), group.safe()),
             (lsn(7), lsn(5)),
-            "this target has synced only up to 5"
+            "this target has synced only the records up to 5"
         );
     }
 
@@ -255,19 +255,27 @@ mod tests {
     }
 
     #[test]
-    fn held_waits_for_the_own_sync_after_a_request_to_drop() {
+    fn held_waits_for_the_sync_of_the_primary_after_a_drop_request() {
         let mut group = Watermarks::new(progress(5, 5), lsn(5), [BACKUP]);
         group.acknowledge(BACKUP, progress(5, 5));
         group.hold_only_synced();
         group.append(lsn(8));
         group.acknowledge(BACKUP, progress(8, 8));
-        assert_eq!(group.held(), lsn(5), "the member has record 8, and the device has not");
+        assert_eq!(
+            group.held(),
+            lsn(5),
+            "the member has record 8, but the device of this target has not"
+        );
         group.sync(lsn(7));
         assert_eq!(group.held(), lsn(7));
         group.forget_others();
         group.append(lsn(9));
         group.acknowledge(BACKUP, progress(9, 8));
-        assert_eq!(group.held(), lsn(9), "the new epoch has revoked the request");
+        assert_eq!(
+            group.held(),
+            lsn(9),
+            "the new epoch has revoked the request to drop the member"
+        );
     }
 
     #[test]

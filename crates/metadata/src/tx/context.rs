@@ -98,8 +98,8 @@ impl<'a, E: Engine> Context<'a, E> {
         self.owner = Owner::Prepared(transaction);
     }
 
-    /// Makes the context apply a prepared transaction. No lock blocks it, because its steps were
-    /// checked against the locks when it was prepared.
+    /// Makes the context apply a prepared transaction. No lock blocks the context, because the
+    /// steps of the transaction were checked against the locks during its preparation.
     pub(crate) fn apply_prepared(&mut self, transaction: TransactionId) {
         self.act_for(transaction);
         self.applies_prepared = true;
@@ -293,8 +293,8 @@ impl<'a, E: Engine> Context<'a, E> {
     /// must wait for a truncation. Returns [`Stop::Unsafe`] until the current start is *safe*.
     ///
     /// If the change counter is below the first version of the current start, raises it to that
-    /// version. With a lower counter, a change could reuse a version that clients received during
-    /// an earlier start, for a change that a power loss has reverted.
+    /// version. With a lower counter, a new change could get the version of an earlier change that
+    /// clients have seen and that a power loss has reverted.
     pub(crate) fn find_inode(&self, inode: InodeId) -> Result<Option<InodeRecord>, Stop> {
         self.check_free(Resource::Inode(inode))?;
         self.check_truncation(inode)?;

@@ -150,7 +150,11 @@ impl Locks {
     pub(crate) fn check_invariants(&self) {
         for (owner, resources) in &self.owned {
             for resource in resources {
-                assert_eq!(self.owner_of(resource), Some(*owner), "the owner of {resource:?}");
+                assert_eq!(
+                    self.owner_of(resource),
+                    Some(*owner),
+                    "`held` has the owner of {resource:?}"
+                );
             }
         }
         let owned: usize = self.owned.values().map(Vec::len).sum();

@@ -1,8 +1,8 @@
 //! The transaction that an operation coordinates: the steps that other groups prepare for it, and
 //! the rename lock.
 //!
-//! Owns the requests to the participants. Does not own the decision, or the requests after it
-//! (`target`).
+//! This module owns the requests to the participants. The module `target` owns the decision and the
+//! requests that follow the decision.
 
 use crate::engine::Engine;
 use crate::tx::context::Context;
@@ -39,15 +39,15 @@ impl<E: Engine> Context<'_, E> {
     /// group except the entry `entry` and the counts of its directory. If the feature level
     /// permits, the transaction becomes *staged*: the logs of both groups are synced at the same
     /// time (`docs/design/0028-staged-transactions.md`). Returns the attributes in the reply. If
-    /// there are any, `entry` gets its inode and kind from them.
+    /// the reply has attributes, `entry` gets its inode and kind from them.
     pub(crate) fn prepare_for_entry(
         &mut self,
         group: GroupId,
         steps: Vec<Step>,
         mut entry: StagedEntry,
     ) -> Result<Vec<Attributes>, Stop> {
-        // A replayed change waits until the participant is durable, so that the replay window ends
-        // without open transactions.
+        // A replayed change is not staged, but waits until the participant has durably prepared the
+        // steps. So no transaction is undecided when the replay window ends.
         let is_replayed = self.op.first_reply.is_some();
         let may_stage = !is_replayed && self.shared.map.feature_level >= STAGING_FEATURE_LEVEL;
         let request = self.op.header().filter(|_| may_stage);

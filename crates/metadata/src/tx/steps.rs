@@ -80,8 +80,8 @@ pub(crate) fn check<E: Engine>(
             let directory = context.directory(*inode)?;
             // Prepared transactions may be about to remove all names in the directory. The clients
             // that requested these removals may already have their replies, and must find the
-            // directory empty. Staged transactions may still add their names again, or remove them
-            // again. So wait for the end of one of these transactions.
+            // directory empty. Staged transactions may still be undone. So wait for the end of one
+            // of these transactions.
             let mut locked = context.shared.locks.dentries_of(*inode);
             let first = locked.next().map(|name| Resource::Dentry(*inode, name.to_vec()));
             let count = locked.count() as u64 + 1;

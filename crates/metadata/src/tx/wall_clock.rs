@@ -3,8 +3,8 @@
 //! The host's clock may jump: an administrator sets it, or a wrong time server moves it by years. A
 //! file with a time in the future would keep this time, since file times never go back. So the
 //! target ignores and logs a jump of more than [`MAX_CLOCK_STEP`]. After an ignored jump, the
-//! target's time of day continues with the clock since boot. It follows the host's clock again when
-//! this time differs from the host's clock by at most [`MAX_CLOCK_STEP`].
+//! target's time of day continues with the clock since boot. The target's time follows the host's
+//! clock again when both times differ by at most [`MAX_CLOCK_STEP`].
 
 use crate::limits::MAX_CLOCK_STEP;
 use skep_types::Timestamp;

@@ -68,7 +68,10 @@ fn request_overtakes_the_queue_of_a_busy_client() {
     let second = connections(&inbox.take_batch());
     assert_eq!(second.len(), MAX_BATCH);
     let place = second.iter().position(|it| *it == 9000).expect("the other client has its turn");
-    assert!(place as u64 <= QUANTUM, "its request is number {place}");
+    assert!(
+        place as u64 <= QUANTUM,
+        "the batch has the request of the other client at place {place}"
+    );
     // A new request goes to the end of its client's queue.
     inbox.put_request(&busy, request(1500, 100));
     let third = connections(&inbox.take_batch());

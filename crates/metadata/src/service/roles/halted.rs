@@ -1,8 +1,8 @@
 //! Targets that serve nothing although their data are open: the reasons, the log lines about them,
 //! and the health that management gets.
 //!
-//! Does not own the decision whether a target may act as the primary ([`super`]), or whether its
-//! store diverges ([`crate::shipping`]).
+//! This module does not own the decision whether a target may act as the primary ([`super`]), or
+//! whether its store diverges ([`crate::shipping`]).
 
 use super::Parts;
 use crate::former_group::compared_text;
@@ -32,8 +32,9 @@ const DIVERGES: &str = "the target has changes that its group lacks, since the g
                         and start the service";
 
 impl Parts<'_> {
-    /// Logs, and stores for the health, why the target does not act as the primary in the map.
-    /// `log_epoch` is the highest epoch of a record in its log.
+    /// Logs why the target does not act as the primary although the map names it as the primary,
+    /// and stores this reason for the health of the target. `log_epoch` is the highest epoch of a
+    /// record in its log.
     pub(super) fn show_halt(&self, membership: &Membership, log_epoch: Epoch) {
         let is_primary = membership.is_primary(self.target);
         let reason = is_primary.then(|| self.halt_reason(membership, log_epoch));
@@ -63,8 +64,8 @@ impl Parts<'_> {
         }
     }
 
-    /// Logs, and stores for the health, that the store of a backup member has changes which its
-    /// group lacks, or that it has no such changes any more.
+    /// Logs that the store of a backup member has changes which its group lacks, or that the store
+    /// has no such changes any more. Stores this fact for the health of the target.
     pub(super) fn note_divergence(&self, diverges: bool) {
         let mut halted = self.shell.membership.halted.borrow_mut();
         let is_noted = halted.as_deref() == Some(DIVERGES);

@@ -1,8 +1,8 @@
 //! Whether a target may act as the primary of its group, and the durable record of the group that
 //! this decision needs.
 //!
-//! Does not own the texts about a target that may not act as the primary ([`super::halted`]), or
-//! the file of the record ([`skep_store::page_cache`]).
+//! This module does not own the texts about a target that may not act as the primary
+//! ([`super::halted`]), or the file of the record ([`skep_store::page_cache`]).
 
 use super::Parts;
 use crate::term::Membership;
@@ -18,7 +18,8 @@ impl Parts<'_> {
         if !membership.is_primary(self.target) {
             return false;
         }
-        // Management may already have marked a counted member as in sync.
+        // Management may already let a counted member serve, so a target with counted members is
+        // not alone.
         let is_alone = !membership.has_others(self.target, true)
             && membership.counted(&self.mark.counted()).is_empty();
         let is_permitted = !membership.has_others(self.target, false)

@@ -1,6 +1,6 @@
 //! How a backup member compares and appends the log records that the primary ships.
 //!
-//! Does not own the requests and their replies, the syncs, or the store ([`super`]).
+//! This module does not own the requests and their replies, the syncs, or the store ([`super`]).
 
 use super::Backup;
 use crate::engine::Engine;
@@ -64,17 +64,18 @@ impl<E: Engine> Backup<E> {
         Ok(Ok(self.held()))
     }
 
-    /// Whether `lsn` is the last record in the store of this member, and the primary has another
-    /// record with this LSN, which has the epoch `epoch`. An epoch of zero is unknown.
+    /// Whether `lsn` is the last record in the store of this member, and the primary has a
+    /// different record with this LSN. `epoch` is the epoch of the primary's record; zero means
+    /// that this epoch is not known.
     fn differs_in_store(&self, lsn: Lsn, epoch: Epoch) -> bool {
         let own = self.records.epoch_before();
         let are_known = own > Epoch::default() && epoch > Epoch::default();
         lsn == self.records.before() && are_known && own != epoch
     }
 
-    /// Compares this member's record `lsn` with the primary's record of the same LSN, which has the
-    /// epoch `epoch`. Returns the LSN of the record after which the primary must ship, or `None` if
-    /// both records are equal.
+    /// Compares this member's record `lsn` with the primary's record of the same LSN. `epoch` is
+    /// the epoch of the primary's record. Returns the LSN of the record after which the primary
+    /// must ship, or `None` if both records are equal.
     fn differs_at(&self, lsn: Lsn, epoch: Epoch) -> Option<Lsn> {
         if lsn > self.records.last() {
             return Some(self.records.last());

@@ -60,10 +60,11 @@ fn member_confirms_only_records_equal_to_those_of_the_primary() {
     let mut member = with_log(&[1, 1, 2]);
     let held = ask(&mut member, &ship(6..6, 3, 0)).unwrap();
     assert_eq!((held.is_behind, held.appended, held.ship_after), (true, Lsn::new(0), Lsn::new(3)));
-    // The record before record 4 has another epoch here, so the primary must ship from record 3 on.
+    // The member's record 3 has another epoch than the primary's record 3, so the primary must ship
+    // from record 3 on.
     let held = ask(&mut member, &ship(4..6, 1, 0)).unwrap();
     assert_eq!((held.is_behind, held.appended, held.ship_after), (true, Lsn::new(0), Lsn::new(2)));
-    assert_eq!(epochs(&member), [1, 1, 2], "nothing is removed without a replacement");
+    assert_eq!(epochs(&member), [1, 1, 2], "the member removes no record without a replacement");
     let held = ask(&mut member, &ship(3..6, 1, 0)).unwrap();
     assert_eq!((held.is_behind, held.appended), (false, Lsn::new(5)));
     assert_eq!(epochs(&member), [1, 1, 3, 3, 3]);
@@ -218,7 +219,7 @@ fn backup_member_asks_to_take_over_after_the_primary_was_silent() {
     let mut now = NOW;
     while now < NOW + after - step {
         now += step;
-        assert_eq!(asks(&mut member, now), None, "the process before may have replied at {NOW:?}");
+        assert_eq!(asks(&mut member, now), None, "the earlier process may have replied at {NOW:?}");
     }
     beat(&mut member, 3, 2, now);
     let heard = now;
@@ -228,7 +229,7 @@ fn backup_member_asks_to_take_over_after_the_primary_was_silent() {
     }
     now += step;
     assert_eq!(asks(&mut member, now), Some(false));
-    assert_eq!(asks(&mut member, now + step), None, "the next request follows later");
+    assert_eq!(asks(&mut member, now + step), None, "the member pauses before its next request");
     assert_eq!(asks(&mut member, now + 6 * step), Some(false));
 }
 
@@ -301,7 +302,8 @@ fn waiting_beat(member: &mut Member, now: Duration) {
     member.handle(vec![arrival(1, 3, &beat)], now);
 }
 
-/// The wait in [`waiting_beat`] and the largest drift between the two clocks.
+/// The sum of the wait in [`waiting_beat`] and the largest drift between the two clocks during this
+/// wait.
 const WAIT: Duration = Duration::from_millis(1025);
 
 /// Returns the succession of a backup member that becomes the primary in `epoch`. The member has
@@ -347,7 +349,11 @@ fn new_primary_waits_at_least_as_long_as_its_predecessor() {
     member.handle(vec![Event::Map(map(4))], NOW);
     let mut succession = member.backup.into_stopped().succession;
     let end = NOW + Duration::from_millis(61_500);
-    assert_eq!(succession.answers_from(), end, "with the largest drift between the two clocks");
+    assert_eq!(
+        succession.answers_from(),
+        end,
+        "the wait includes the largest drift between the two clocks"
+    );
     succession.on_report(PRIMARY);
     assert_eq!(succession.answers_from(), end, "the previous primary did not hold these leases");
 }
@@ -448,7 +454,7 @@ fn member_asks_to_take_over_after_the_time_in_the_settings() {
     beat(&mut member, 3, 2, NOW);
     member.handle(vec![map_with(TAKE_OVER_AFTER, 5)], NOW + step);
     let asked = (2..30).find(|number| asks(&mut member, NOW + *number * step).is_some());
-    assert_eq!(asked, Some(5), "its promise delays only its replies");
+    assert_eq!(asked, Some(5), "the member's promise delays only the member's replies");
 }
 
 /// The previous process has made longer promises than the map of this process permits.

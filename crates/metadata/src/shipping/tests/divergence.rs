@@ -41,7 +41,7 @@ fn member_with_a_store_ahead_of_its_primary_refuses_requests() {
     assert_eq!((held.appended, held.ship_after), (Lsn::default(), Lsn::new(3)));
     assert_eq!(probe(&mut member, (2, 2), 2, held.process), Err(ErrorCode::Corrupt));
     assert!(member.backup.diverges());
-    // The primary has caught up with the store, by other changes.
+    // The primary now has a record 3 too, but with other changes than record 3 of the member.
     assert_eq!(probe(&mut member, (3, 3), 5, held.process), Err(ErrorCode::Corrupt));
     let wait = AwaitLogSync { epoch: Epoch::new(3), synced: Lsn::default() };
     member.handle(vec![arrival(2, 3, &wait)], NOW);

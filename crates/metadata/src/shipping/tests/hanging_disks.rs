@@ -100,7 +100,8 @@ fn member_that_reports_a_hanging_disk_is_dropped_immediately() {
     let mut primary = Primary::begin(3);
     primary.shipper.set_members(&[BACKUP], &[]);
     let requests = primary.requests();
-    let hangs = Err(Error::new(ErrorCode::DeviceFailed, "its disk completes no sync"));
+    let hangs =
+        Err(Error::new(ErrorCode::DeviceFailed, "the disk of the member completes no sync"));
     primary.shipper.on_reply(BACKUP, requests[0].number, &hangs, primary.now);
     assert_eq!(primary.changes(), [MemberChange::Drop]);
     assert_eq!(primary.shipper.hanging_disks().collect::<Vec<_>>(), [BACKUP]);
@@ -173,6 +174,6 @@ fn successor_has_synced_the_record_that_the_primary_cannot_sync() {
     assert_eq!(
         primary.shipper.successor(hanging, primary.now, |_| true),
         None,
-        "the next request is later"
+        "the primary pauses before its next request"
     );
 }

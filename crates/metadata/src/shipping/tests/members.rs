@@ -92,7 +92,7 @@ impl Primary {
 }
 
 #[test]
-fn member_without_replies_for_a_lease_is_dropped() {
+fn member_that_is_silent_for_a_lease_is_dropped() {
     let mut primary = Primary::begin(3);
     primary.shipper.set_members(&[BACKUP], &[]);
     let requests = primary.requests();
@@ -106,11 +106,12 @@ fn member_without_replies_for_a_lease_is_dropped() {
     }
     let silent = dropped_at.expect("the member is dropped") - began;
     assert!(silent >= LEASE && silent <= LEASE + 2 * LEASE_RENEWAL, "{silent:?}");
-    assert_eq!(primary.changes(), [], "the next drop follows later");
+    assert_eq!(primary.changes(), [], "the primary pauses before it requests the drop again");
 }
 
-/// Hole H196 in `docs/tests/holes.md`. The directory of the primary is a backup from before the
-/// group, without a mark. The other member still has the records that the primary has lost.
+/// Hole H196 in `docs/tests/holes.md`. The directory of the primary is a backup that was made
+/// before the creation of the group, and has no mark. The other member still has the records that
+/// the primary has lost.
 #[test]
 fn primary_detects_a_member_with_later_records_than_its_own() {
     let ahead = |serving: &[TargetId], absent: &[TargetId], appended| {
@@ -143,11 +144,15 @@ fn stopping_member_is_dropped_immediately() {
     assert_eq!(primary.changes(), []);
     refuse_as_stopping(&mut primary, &requests);
     assert_eq!(primary.changes(), [MemberChange::Drop]);
-    assert_eq!(primary.shipper.counted(), [BACKUP], "until management has dropped it");
+    assert_eq!(
+        primary.shipper.counted(),
+        [BACKUP],
+        "replies wait for the member until management has dropped it"
+    );
 }
 
-/// A previous primary that stops confirms one request, which is not addressed to its process,
-/// before it refuses all other requests.
+/// A stopping previous primary first confirms one request that is not addressed to its process.
+/// Then it refuses all other requests.
 #[test]
 fn member_is_complete_only_by_replies_of_its_present_process() {
     let mut primary = Primary::begin(3);
@@ -164,12 +169,16 @@ fn member_is_complete_only_by_replies_of_its_present_process() {
         assert_eq!(complete, is_complete, "process {process} has record {appended}");
     }
     let later = primary.now + Duration::from_millis(1);
-    assert_eq!(primary.shipper.complete_since(later), [], "only after an earlier request");
+    assert_eq!(
+        primary.shipper.complete_since(later),
+        [],
+        "the member has confirmed the log only after an earlier request"
+    );
     primary.now = later;
     assert_eq!(primary.requests().len(), 0);
     primary.shipper.renew_leases();
     let requests = primary.requests();
-    assert_eq!(requests.len(), 1, "although no renewal is due");
+    assert_eq!(requests.len(), 1, "the primary sends a request although no renewal is due");
     primary.confirm_as(&requests, 8, 3);
     assert_eq!(primary.shipper.complete_since(later), [BACKUP]);
     primary.now += LEASE_RENEWAL;
@@ -202,7 +211,7 @@ fn wrong_lsn_in_a_reply_does_not_end_the_primary() {
 }
 
 #[test]
-fn undecided_drop_of_a_member_is_reported_once_after_a_while() {
+fn old_drop_request_without_effect_is_reported_once() {
     let mut standing = Standing::new(LinkRole::Serving);
     let asked = Duration::from_secs(100);
     assert!(!standing.take_undecided_drop(asked), "no drop was requested");
@@ -344,7 +353,7 @@ fn primary_drops_a_silent_member_it_asked_to_mark_as_in_sync() {
     }
     assert_eq!(primary.shipper.counted(), [BACKUP]);
     primary.shipper.begin_epoch(Epoch::new(5));
-    assert_eq!(primary.shipper.counted(), [], "management has dropped it in the new epoch");
+    assert_eq!(primary.shipper.counted(), [], "management has dropped the member in the new epoch");
 }
 
 /// The previous process may have ended before it stored the cluster map in which the member serves.
@@ -364,10 +373,18 @@ fn restarted_primary_still_waits_for_a_counted_member() {
         assert!(!primary.shipper.end_counting(LEASE, primary.now));
         changes = primary.changes();
     }
-    assert_eq!(changes, [MemberChange::Drop], "this revokes the request of the earlier process");
+    assert_eq!(
+        changes,
+        [MemberChange::Drop],
+        "the drop revokes the request of the earlier process"
+    );
     primary.shipper.begin_epoch(Epoch::new(5));
     primary.shipper.set_members(&[], &[BACKUP]);
-    assert_eq!(primary.shipper.counted(), [], "only in the epoch of the request");
+    assert_eq!(
+        primary.shipper.counted(),
+        [],
+        "replies wait for the member only in the epoch of the request"
+    );
 }
 
 /// Regression test: the primary sent only records after the last confirmed one, and the member

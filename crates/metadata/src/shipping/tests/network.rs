@@ -114,9 +114,12 @@ impl Pair {
         let is_equal = |(own, other): (&Record, &Record)| {
             (own.epoch, own.lsn, &own.payload) == (other.epoch, other.lsn, &other.payload)
         };
-        assert!(self.member.log.len() >= count, "the backup has what it reports");
+        assert!(
+            self.member.log.len() >= count,
+            "the backup member has the records that it reports"
+        );
         let pairs = self.log[..count].iter().zip(&self.member.log);
-        assert!(pairs.clone().all(is_equal), "the backup has the primary's records");
+        assert!(pairs.clone().all(is_equal), "the backup member has the records of the primary");
         assert!(self.member.stored() <= self.known.synced.raw(), "the store has safe records");
     }
 

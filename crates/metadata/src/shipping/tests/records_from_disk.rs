@@ -69,7 +69,7 @@ fn member_gets_older_records_from_the_log_on_disk() {
     assert_eq!(
         shipped_after_epoch_4(&requests),
         [2],
-        "one request until the member has compared its record"
+        "the primary sends one request until the member has compared its record"
     );
     assert!(primary.shipper.begin_to_count().is_empty(), "the member lacks more than few records");
     primary.reply(&requests, 2, false);
@@ -83,7 +83,11 @@ fn member_gets_older_records_from_the_log_on_disk() {
     assert!(due.is_none_or(|due| due > primary.now), "no request is due during a read");
     primary.shipper.on_log_read(BACKUP, Lsn::new(4), on_disk(1, 4..=last.raw()));
     let requests = primary.requests();
-    assert_eq!(shipped_after_epoch_4(&requests), [5, 6], "the limit of bytes under way");
+    assert_eq!(
+        shipped_after_epoch_4(&requests),
+        [5, 6],
+        "the requests in flight have reached the limit of bytes"
+    );
     primary.reply(&requests, 6, false);
     let requests = primary.requests();
     assert_eq!(shipped_after_epoch_4(&requests), [7, 8], "the primary has these records in memory");

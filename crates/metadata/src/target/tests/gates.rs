@@ -250,7 +250,7 @@ fn read_reply_waits_only_for_records_that_it_depends_on() {
     let mut pair = begin_pair();
     let before = pair.target.last_logged();
     pair.run(vec![read()]);
-    assert_eq!(pair.answered(), [200], "the second member has all that this read shows");
+    assert_eq!(pair.answered(), [200], "the second member has all records that this read shows");
     pair.run(vec![set(1), read()]);
     let first = pair.target.last_logged();
     pair.run(vec![read()]);
@@ -293,7 +293,7 @@ fn durable_reply_waits_until_both_members_have_synced() {
         pair.run(vec![arrival(7, 3, (0, 0), &open)]);
         let lsn = pair.target.last_logged();
         pair.confirm(lsn, before);
-        assert_eq!(pair.answered(), [0; 0], "no member has synced it");
+        assert_eq!(pair.answered(), [0; 0], "no member has synced the record");
         let mut events = [Event::Synced { lsn }, progress(1, lsn, lsn)];
         if !own_sync_first {
             events.reverse();
@@ -316,13 +316,17 @@ fn wait_reason_shows_whether_a_sync_or_a_copy_is_missing() {
     let open = md::OpenSession { client: NodeId::new(9), slots: 4 };
     pair.run(vec![arrival(7, 3, (0, 0), &open)]);
     let lsn = pair.target.last_logged();
-    assert_eq!(reasons(&pair), [(7, WaitReason::Copies)], "the backup has not appended it");
+    assert_eq!(
+        reasons(&pair),
+        [(7, WaitReason::Copies)],
+        "the second member has not appended the record"
+    );
     pair.confirm(lsn, before);
-    assert_eq!(reasons(&pair), [(7, WaitReason::OwnSync)], "no member has synced it");
+    assert_eq!(reasons(&pair), [(7, WaitReason::OwnSync)], "no member has synced the record");
     pair.run(vec![Event::Synced { lsn }]);
-    assert_eq!(reasons(&pair), [(7, WaitReason::Copies)], "only this target has synced it");
+    assert_eq!(reasons(&pair), [(7, WaitReason::Copies)], "only this target has synced the record");
     pair.confirm(lsn, lsn);
-    assert_eq!(reasons(&pair), [], "both members have synced it");
+    assert_eq!(reasons(&pair), [], "both members have synced the record");
     assert_eq!(pair.answered(), [7]);
 }
 
@@ -402,9 +406,9 @@ fn truncation_of_chunk_files_waits_until_both_members_sync() {
     pair.run(vec![arrival(1, 1, (0, 3), &truncate(inode))]);
     let record = pair.target.last_logged();
     pair.run(vec![Event::Synced { lsn: record }]);
-    assert!(pair.calls.is_empty(), "only this target has synced it");
+    assert!(pair.calls.is_empty(), "only this target has synced the record");
     pair.confirm(record, before);
-    assert!(pair.calls.is_empty(), "the second member has only appended it");
+    assert!(pair.calls.is_empty(), "the second member has not synced the record");
     pair.confirm(record, record);
     assert_eq!(pair.calls.len(), 1);
     assert_eq!(pair.calls[0].1.message, st::TruncateChunk::ID);

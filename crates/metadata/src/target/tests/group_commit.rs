@@ -20,9 +20,9 @@ fn sync_of(actions: &[Action]) -> Lsn {
     synced.expect("a sync begins immediately")
 }
 
-/// Regression test: the end of a sync released replies. If the batch that handled the end of this
-/// sync also logged a change, the replies waited for the next sync too. So a busy target never sent
-/// these replies.
+/// Regression test: if the batch that handled the end of a sync also logged a change, the replies
+/// that had waited for this sync waited for the next sync too. So a busy target never sent these
+/// replies.
 #[test]
 fn durable_reply_waits_for_only_one_sync() {
     let start = Start {

@@ -158,7 +158,8 @@ fn reply_to_sync_has_the_attributes_of_the_file() {
     assert_eq!(story.ask(1, 2, (0, 0), &gone).unwrap().attributes, None);
 }
 
-/// The client reports the new file size later, after it has written the other part to storage.
+/// The client reports the new file size later, after it has written the rest of the bytes to
+/// storage.
 #[test]
 fn inline_part_of_a_larger_write_changes_no_attributes() {
     let mut story = Story::begin();

@@ -104,7 +104,7 @@ fn rename_reads_a_replaced_name_again_after_many_busy_replies() {
         story.end_pauses();
     }
     story.reply_to::<md::Lookup>(found(FILE, FileKind::Regular));
-    // Another client has given the name to the next file.
+    // Meanwhile, another client has given the name to another file.
     story.reply_to::<md::Prepare>(Err(ErrorCode::NotFound.into()));
     assert!(story.replies.is_empty());
     story.end_pauses();
@@ -219,9 +219,10 @@ fn shown(story: &mut Story) -> Option<Attributes> {
 
 const GET_ROOT: md::GetAttributes = md::GetAttributes { inode: InodeId::ROOT };
 
-/// Regression test: the client that had moved a name to another group got the old size of the first
-/// directory, and its kernel cached it for a second. The reply to the client and the decision for
-/// this group leave the coordinator at the same time.
+/// Regression test: a client moved a name from a directory of this group to a directory of another
+/// group. The client then got the old size of the first directory, and its kernel cached this size
+/// for a second. The coordinator sends the reply to the client and the decision to this group at
+/// the same time.
 #[test]
 fn directory_attributes_wait_for_decisions_about_its_names() {
     let mut story = Story::begin();

@@ -1,4 +1,5 @@
-//! Tests of opens with a truncation that storage refuses: the open and its slot are reset.
+//! Tests of opens with a truncation that storage refuses: the target removes the open, and marks
+//! the request in its slot as undone.
 
 use super::truncations::{open_sessions, refuse_call, written};
 use super::*;
@@ -38,7 +39,7 @@ fn open_with_a_refused_truncation_is_not_counted() {
     refuse_call(&mut story);
     story.send(4, 1, (0, 4), &open);
     let codes: Vec<_> = story.replies.drain(..).map(|(_, it)| it.unwrap_err().code()).collect();
-    assert_eq!(codes, [ErrorCode::Io; 3], "the request and both retries");
+    assert_eq!(codes, [ErrorCode::Io; 3], "the request and both retries get an error");
     assert_eq!(open_sessions(&mut story, inode), 0);
     // Storage works again, and the next open replaces the refused truncation.
     story.send(1, 1, (0, 5), &open);

@@ -8,7 +8,8 @@ fn which_exist(story: &mut Story, inodes: &[InodeId]) -> Result<Vec<bool>> {
     story.ask(1, 0, (0, 0), &request).map(|reply| reply.exists)
 }
 
-/// docs/semantics.md 1.8: a restored target reuses no inode number from after the backup.
+/// docs/semantics.md 1.8: a restored target reuses no inode number that it had assigned after the
+/// backup.
 #[test]
 fn restored_target_reuses_no_inode_number_or_version() {
     let mut story = Story::begin();
@@ -33,7 +34,7 @@ fn restored_target_reuses_no_inode_number_or_version() {
     let next = story.create_as("next", 1, (0, 2));
     assert!(next.number() > newest.number() && first.number() < newest.number());
     assert!(version(&mut story, next) > newest_version);
-    // After another restart, the target assigns higher numbers than these.
+    // After another restart, the target assigns higher numbers than before this restart.
     story.restart();
     assert!(story.create_as("after", 1, (0, 3)).number() > next.number());
 }

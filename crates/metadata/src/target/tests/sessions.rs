@@ -70,7 +70,7 @@ fn half_cleaned_session_stays_ended_after_a_restart() {
     let answers = story.replies.drain(..).map(|(_, result)| result.unwrap_err().code());
     assert_eq!(answers.collect::<Vec<_>>(), [ErrorCode::StaleSession; 2]);
     story.happen_together(next);
-    assert_eq!(opens(&story), 0, "the clean-up continues where it stopped");
+    assert_eq!(opens(&story), 0, "the clean-up continues after its last step");
     assert!(!is_stored(&story, 1), "the clean-up completes");
     assert!(is_alive(&mut story, 2));
 }
@@ -147,7 +147,7 @@ fn a_session_that_has_ended_is_not_opened_again() {
     story.ask(1, 3, (0, 0), &md::OpenSession { client: NodeId::new(9), slots: 4 }).unwrap();
     story.ask(1, 3, (0, 0), &md::CloseSession {}).unwrap();
     // The target keeps the record of an ended session while a late message may be in flight. With
-    // these limits, each batch examines one record.
+    // the limits of this test, each batch examines one record.
     let ends = |story: &Story| {
         let key = |session| Key::SessionEnd(SessionId::new(session)).to_bytes();
         [1, 3].iter().filter(|it| story.target.table.get(&key(**it)).unwrap().is_some()).count()
@@ -186,7 +186,10 @@ fn sessions_get_a_new_lease_after_a_suspension_of_the_target() {
         story.now += crate::limits::LONGEST_WAIT;
         assert!(is_alive(&mut story, 1));
         if story.now + lease < end {
-            assert!(is_open(&story, 2), "its lease begins again when the target continues");
+            assert!(
+                is_open(&story, 2),
+                "the lease of session 2 begins again when the target continues"
+            );
         }
     }
     assert!(!is_open(&story, 2), "the session ends with its lease");
@@ -226,13 +229,16 @@ fn a_shorter_lease_applies_after_its_acknowledgement() {
     };
     set_lease(&mut story, 500);
     pass(&mut story, given_ms / 2);
-    assert!(is_open(&story, 1) && is_open(&story, 2), "no client has acknowledged");
+    assert!(
+        is_open(&story, 1) && is_open(&story, 2),
+        "no client has acknowledged the shorter lease"
+    );
     renew(&mut story, given_ms);
     pass(&mut story, given_ms / 2);
     assert!(is_open(&story, 1), "the client may not have the reply");
     renew(&mut story, 500);
     pass(&mut story, 700);
-    assert!(!is_open(&story, 1), "the client has acknowledged");
+    assert!(!is_open(&story, 1), "the client has acknowledged the shorter lease");
     assert!(!is_open(&story, 2), "the client was silent for its whole lease");
 
     let mut story = Story::begin();
@@ -335,7 +341,7 @@ fn outcome_of_a_request_is_final_after_the_end_of_its_session() {
             assert_eq!(outcome, md::Outcome::NotExecuted, "{at:?}");
         }
         let replaced = outcome_of(&mut story, 1, (0, 1)).unwrap();
-        assert_eq!(replaced, md::Outcome::Unknown, "a later request has the slot");
+        assert_eq!(replaced, md::Outcome::Unknown, "a later request has used the slot");
         assert_eq!(outcome_of(&mut story, 77, (0, 1)).unwrap(), md::Outcome::Unknown);
         story.restart();
     }

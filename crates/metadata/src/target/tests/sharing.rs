@@ -90,7 +90,7 @@ fn an_open_waits_until_all_notified_sessions_acknowledge() {
     let notifications = story.notifications_of(1).expect("the parked poll is answered immediately");
     assert_eq!(notifications.iter().map(|it| it.inode).collect::<Vec<_>>(), [inode]);
     story.acknowledges(1, notifications[0].number + 1);
-    assert_eq!(story.opened(), None, "another number acknowledges nothing");
+    assert_eq!(story.opened(), None, "an acknowledgement with another number has no effect");
     story.acknowledges(2, notifications[0].number);
     assert_eq!(story.opened(), None, "another session has nothing to acknowledge");
     story.acknowledges(1, notifications[0].number);

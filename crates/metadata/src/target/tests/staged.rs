@@ -1,5 +1,6 @@
 //! Tests of staged transactions: a change of two groups whose logs are synced at the same time. In
-//! the first tests this target coordinates the change, in the last ones it is the participant.
+//! the first tests, this target coordinates the change. In the last tests, this target is the
+//! participant.
 
 use super::*;
 use crate::limits::{ASK_AFTER, RESOLVABLE_AFTER};
@@ -51,7 +52,7 @@ fn lookup(story: &mut Story) -> Result<md::EntryReply> {
 fn stage_link(story: &mut Story) {
     story.send(1, 1, (0, 1), &link(REMOTE, "a"));
     story.answer::<md::BeginPrepare>(&prepared_link());
-    assert!(story.replies.is_empty(), "the participant may still lose its part");
+    assert!(story.replies.is_empty(), "the participant may still lose its prepared transaction");
 }
 
 fn unlink() -> md::Unlink {
@@ -90,7 +91,10 @@ fn staged_change_is_acknowledged_when_both_logs_are_synced() {
     assert_eq!(asked.since, since());
     let result = Ok(confirmed(true).to_bytes());
     let next = story.run(vec![Event::Answer { call, result }]);
-    assert!(next.is_empty() && story.replies.is_empty(), "the own log is not synced yet");
+    assert!(
+        next.is_empty() && story.replies.is_empty(),
+        "the log of this target is not synced yet"
+    );
     let next = story.run(synced);
     let (connection, reply) = story.replies.pop().expect("both logs are synced");
     let linked = md::NewEntryReply::from_bytes(&reply.unwrap()).unwrap();
@@ -189,7 +193,7 @@ fn reply_to_a_repeated_undone_request_waits_for_a_sync() {
 }
 
 #[test]
-fn restarted_coordinator_asks_before_it_commits() {
+fn restarted_coordinator_asks_its_participant_before_it_commits() {
     let mut story = begin();
     stage_link(&mut story);
     let question = story.calls[0].1.body.clone();
@@ -294,7 +298,7 @@ fn participant_that_denies_a_transaction_never_prepares_it() {
     let late = story.ask(1, 0, (0, 0), &begin_prepare(7, md::Step::LockRename)).unwrap_err();
     assert_eq!(late.code(), ErrorCode::Stale, "{late}");
     // The coordinator has staged an earlier prepared transaction, which a power loss has removed. A
-    // duplicate of the request was executed before the question arrives.
+    // duplicate of the request was executed before the `ConfirmPrepared` request arrives.
     let duplicate = begin_prepare(8, md::Step::LockRename);
     assert!(!story.ask(1, 0, (0, 0), &duplicate).unwrap().busy);
     assert!(story.ask(1, 0, (0, 0), &begin_prepare(9, md::Step::LockRename)).unwrap().busy);
@@ -302,8 +306,8 @@ fn participant_that_denies_a_transaction_never_prepares_it() {
     assert!(!story.ask(1, 0, (0, 0), &begin_prepare(9, md::Step::LockRename)).unwrap().busy);
 }
 
-/// A coordinator that returns asks for its staged transaction. Without a confirmation, it would
-/// undo its part of an acknowledged change.
+/// When a coordinator is back, it asks for its staged transaction. Without a confirmation, the
+/// coordinator would undo its own part of an acknowledged change.
 #[test]
 fn transaction_that_an_administrator_commits_is_confirmed() {
     let mut story = begin();
@@ -318,8 +322,8 @@ fn transaction_that_an_administrator_commits_is_confirmed() {
     assert!(!story.ask(1, 0, (0, 0), &next).unwrap().busy, "the lock is free");
     let confirm = md::ConfirmPrepared { transaction: id(7), since };
     assert_eq!(story.ask(1, 0, (0, 0), &confirm), Ok(confirmed(true)));
-    // The reply to the administrator was lost, or another target has refused its part at first.
-    // Meanwhile, a restore of management has lowered the feature level.
+    // The administrator repeats the commit, for example because the reply was lost. Meanwhile, a
+    // restore of management has lowered the feature level.
     let older = map_of_two_groups(STAGING_FEATURE_LEVEL - 1);
     story.happens(Event::Map(ClusterMap { version: MapVersion::new(3), ..older }.into()));
     assert_eq!(story.ask(1, 0, (0, 0), &commit), Ok(EmptyReply {}));

@@ -78,7 +78,7 @@ fn restarted_target_repeats_an_unfinished_truncation() {
     story.send(1, 1, (0, 3), &truncate(inode));
     assert_eq!(story.truncation(), (1, 0));
     story.restart();
-    assert_eq!(story.truncation(), (1, 0), "the same generation, so that storage can ignore it");
+    assert_eq!(story.truncation(), (1, 0), "the repeated request has the same generation");
     story.send(1, 2, (0, 0), &md::GetAttributes { inode });
     assert!(story.replies.is_empty(), "a writer must not learn the new generation yet");
     story.answer::<st::TruncateChunk>(&truncated(1));
@@ -222,7 +222,7 @@ fn lookups_succeed_while_storage_refuses_a_truncation() {
     refuse_call(&mut story);
     let found = story.replies.drain(..).find(|(connection, _)| *connection == 5).unwrap().1;
     assert_eq!(md::EntryReply::from_bytes(&found.unwrap()).unwrap().inode, inode);
-    assert_eq!(open_sessions(&mut story, inode), 1, "the first open of the file");
+    assert_eq!(open_sessions(&mut story, inode), 1, "only the writer has the file open");
     assert!(story.ask(1, 1, (0, 0), &lookup).is_err(), "this session may write to the file");
 }
 

@@ -113,7 +113,7 @@ fn death_of_the_only_writer_ends_an_unused_inline_component() {
     let mut story = Story::begin();
     let inode = story.inline_file();
     story.ask(1, 1, (0, 0), &md::CloseSession {}).unwrap();
-    assert!(story.has_ended(inode), "before the size is recovered");
+    assert!(story.has_ended(inode), "the end does not wait for the recovery of the size");
     let open = open_of(inode, md::OpenMode::Write);
     let opened = story.ask(1, 2, (0, 1), &open).unwrap();
     assert!(opened.pattern.is_some_and(|it| it.has_moved_inline()));
@@ -179,13 +179,14 @@ fn is_open(story: &Story, inode: InodeId) -> bool {
     story.target.table.get(&Key::Opens(inode).to_bytes()).unwrap().is_some()
 }
 
-/// Runs a request of session 1 that ends an inline component, together with an open. Returns
-/// whether the open waits until the end is safe, and its reply has the pattern after the end.
+/// Runs a request of session 1 that ends an inline component, together with an open. Returns `true`
+/// if the open waits until the end is safe, and the reply to the open has the pattern without the
+/// component.
 fn is_awaited_by_an_open<R: Request>(story: &mut Story, end: &R, inode: InodeId) -> bool {
     story.now += Duration::from_millis(11);
     let open = open_of(inode, md::OpenMode::Write);
     let next = story.run(vec![arrival(1, 1, (0, 2), end), arrival(1, 1, (1, 1), &open)]);
-    let (_, ended) = story.replies.pop().expect("the reply to the request that ends it");
+    let (_, ended) = story.replies.pop().expect("the reply to the request that ends the component");
     ended.unwrap();
     if !story.replies.is_empty() {
         return false;

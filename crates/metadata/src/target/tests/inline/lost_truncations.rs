@@ -71,7 +71,7 @@ fn changes_after_a_lost_truncation_of_no_bytes_are_replayed() {
     assert!(opened.change_counter > truncated.change_counter);
     story.ask(1, 1, (REPLAY_SLOT, 2), &replay_of(2, &close)).unwrap();
     story.send(1, 1, (0, 0), &md::EndReplay {});
-    assert_eq!(story.replies.len(), 2, "it is the turn of the second client");
+    assert_eq!(story.replies.len(), 2, "the change of the second client is next");
     assert!(story.replies.drain(..).all(|(_, result)| result.is_ok()));
     story.ask(1, 2, (REPLAY_SLOT, 2), &replay_of(4, &after)).unwrap();
     story.ask(1, 2, (REPLAY_SLOT, 3), &replay_of(5, &report)).unwrap();
@@ -83,7 +83,8 @@ fn changes_after_a_lost_truncation_of_no_bytes_are_replayed() {
 }
 
 /// Hole H180 in `docs/tests/holes.md`. A client names a generation that no lost truncation of the
-/// file can have, or the file has bytes. The target then keeps the generation of the file.
+/// file can have, or the file has bytes. In both cases, the target keeps the generation of the
+/// file.
 #[test]
 fn replayed_open_sets_no_wrong_truncate_generation() {
     for (has_bytes, truncate_generation) in

@@ -136,7 +136,7 @@ fn durable_removal_of_inline_bytes_is_synced_before_the_reply() {
         event
     };
     let mut next = story.run(vec![durable()]);
-    // The client sends the request again before the target has synced its record.
+    // The client sends the request again before the target has synced the record of the request.
     next.extend(story.run(vec![durable()]));
     assert!(story.replies.is_empty());
     story.happen_together(next);
@@ -161,7 +161,7 @@ fn truncation_after_an_inline_removal_truncates_at_storage() {
     let inode = grown(&mut story);
     assert!(story.is_removed(1, &removal(inode)));
     story.send(1, 1, (0, 3), &md::SetAttributes { size: Some(100), ..truncate(inode) });
-    let (_, call) = story.calls.first().expect("a truncation of the chunk file");
+    let (_, call) = story.calls.first().expect("the target truncates the chunk file");
     let truncation = st::TruncateChunk::from_bytes(&call.body).unwrap();
     let key = ChunkFileKey { inode, generation: 1, component: 1, index: 0 };
     assert_eq!((truncation.key, truncation.size), (key, 100));
@@ -196,14 +196,15 @@ fn refused_move_of_inline_bytes_delays_no_open() {
     let open = open_of(inode, md::OpenMode::Write);
     story.now += Duration::from_millis(11);
     let next = story.run(vec![arrival(1, 1, (1, 1), &refused), arrival(1, 1, (0, 2), &open)]);
-    assert_eq!(story.replies.len(), 2, "both replies wait for no sync");
+    assert_eq!(story.replies.len(), 2, "neither reply waits for a sync");
     story.happen_together(next);
     assert!(!story.current_pattern(inode).has_moved_inline());
 }
 
-/// The pattern does not show the loss, because a second request has removed the component again.
+/// A power loss reverts the first request. The pattern does not show this loss, because a second
+/// request has removed the component again.
 #[test]
-fn lost_end_of_an_inline_component_is_found_by_its_mark() {
+fn mark_of_an_inline_end_shows_that_the_end_is_lost() {
     let mut story = Story::begin();
     let inode = story.inline_file();
     let log_bytes = story.log.len();
@@ -211,7 +212,7 @@ fn lost_end_of_an_inline_component_is_found_by_its_mark() {
     let first = story.ask(1, 1, (1, 1), &empty).unwrap();
     assert!(first.is_removed && !story.is_lost(inode, &[first.mark]));
     let again = story.ask(1, 1, (1, 1), &empty).unwrap();
-    assert_eq!(again.mark, first.mark, "a retry gets the same position");
+    assert_eq!(again.mark, first.mark, "the reply to a retry has the same mark");
     story.lose_power(log_bytes);
     let second = story.ask(1, 1, (1, 1), &empty).unwrap();
     assert!(second.is_removed && story.current_pattern(inode).has_moved_inline());
