@@ -66,8 +66,8 @@ pub const ASK_AFTER: Duration = Duration::from_secs(1);
 /// two syncs of a log. If the decision takes this long, the coordinator has failed, and programs
 /// must be able to use other names in the directory.
 pub const DECISION_PATIENCE: Duration = Duration::from_secs(5);
-/// Pause before a background job repeats a call that another group has refused, such as a removal
-/// of chunk files, a request for the size of a chunk file, a truncation, or a decision.
+/// Pause before a background job repeats a call that another group has refused. Such calls are
+/// removals of chunk files, requests for the size of a chunk file, truncations and decisions.
 pub const RETRY_PAUSE: Duration = Duration::from_secs(1);
 /// Time for which a coordinator must have left a request for its decision unanswered, before an
 /// administrator may decide the prepared transaction in its place.
@@ -219,8 +219,8 @@ pub const SHIP_AGAIN_AFTER: Duration = Duration::from_millis(500);
 /// Pause of the primary after a failed request to a serving member, before it sends the member
 /// another request.
 pub const MEMBER_PAUSE: Duration = Duration::from_millis(20);
-/// Time without a request to a member after which the primary sends a new value of *safe* (the last
-/// record that every serving member has synced) in a request without records.
+/// Time without a request to a member after which the primary sends a new value of *safe* in a
+/// request without records. *Safe* is the last record that every serving member has synced.
 pub const SAFE_NOTICE_PAUSE: Duration = Duration::from_millis(100);
 /// Maximum time for which a member delays its reply to `AwaitLogSync`.
 pub const AWAIT_SYNC: Duration = Duration::from_millis(250);
@@ -251,8 +251,8 @@ pub const COPY_PART_BYTES: usize = 256 << 10;
 /// Number of key-value pairs that the primary reads from its store in one call, for a message of a
 /// copy. A pair has at most about 64 KiB.
 pub const COPY_SCAN: usize = 64;
-/// Total size in bytes of the log records that a copy lacks, at which the primary sends them
-/// immediately, without a wait for the next key-value pairs. This size is far below
+/// Total size in bytes of the log records that a copy lacks. At this size, the primary sends the
+/// records immediately, without a wait for the next key-value pairs. This size is far below
 /// [`KEPT_FOR_ABSENT_BYTES`], so the primary sends the records before it drops them from memory.
 pub const COPY_RECORD_BYTES: usize = SHIP_BYTES / 4;
 /// Time without a reply after which the primary treats a part of a copy as lost. A member takes
@@ -267,15 +267,17 @@ pub const JOIN_LAG: u64 = 1000;
 /// Time without a request to a member after which the primary sends the member a request, so that
 /// the primary's lease does not end.
 pub const LEASE_RENEWAL: Duration = Duration::from_millis(500);
-/// Age of a request to drop a member after which the primary reports, in its log and its health,
-/// that replies also wait for its own disk. Replies wait because management has not carried out the
-/// request. Management normally carries out a request to drop a member within some milliseconds.
+/// Age of a request to drop a member. After this age, the log and the health of the primary report
+/// that replies also wait for the primary's own disk. Replies wait because management has not
+/// carried out the request. Management normally carries out a request to drop a member within some
+/// milliseconds.
 pub const UNDECIDED_DROP: Duration = Duration::from_secs(10);
 /// Time for which a sync of one member's log may take longer than that of another member. After
-/// this time, the disk of the member counts as hanging: the primary has the member dropped, or it
-/// hands its group over if its own disk hangs. Most stalls of a disk are shorter than this time,
-/// and a drop or a hand-over costs more than the rest of a short stall. Durable replies wait for
-/// this time and for the change of the group, and shall not wait for more than 5 s.
+/// this time, the disk of the member counts as hanging. The primary then has the member dropped. If
+/// the disk of the primary itself hangs, the primary hands its group over. Most stalls of a disk
+/// are shorter than this time, and a drop or a hand-over costs more than the rest of a short stall.
+/// Durable replies wait for this time and for the change of the group, and shall not wait for more
+/// than 5 s.
 pub const SYNC_PATIENCE: Duration = Duration::from_secs(3);
 /// Time for which a member must confirm records after its disk hung, before the primary counts it
 /// again. A disk that hung once often hangs again soon. The time doubles with each failure of the

@@ -222,9 +222,9 @@ impl PreparedTransactions {
         (silent, state.and_then(|state| state.problem.as_ref()))
     }
 
-    /// Checks that an administrator may decide a transaction in place of its coordinator: the
-    /// coordinator has not replied for [`RESOLVABLE_AFTER`], or this target cannot carry out the
-    /// coordinator's decision.
+    /// Checks that an administrator may decide a transaction in place of its coordinator. This is
+    /// the case if the coordinator has not replied for [`RESOLVABLE_AFTER`], or if this target
+    /// cannot carry out the coordinator's decision.
     ///
     /// # Errors
     /// `InUse` otherwise, because the coordinator may decide the transaction itself.

@@ -194,8 +194,8 @@ impl SizeRecoveries {
         }
         let (size, question) = (recovery.size, recovery.question);
         if let Some(group) = recovery.failed {
-            // Without the size of this chunk file, the computed file size may be too small, and
-            // bytes in the chunk file would lie beyond the end of the file. So repeat the recovery
+            // Without the size of this chunk file, the computed file size may be too small. Bytes
+            // in the chunk file would then lie beyond the end of the file. So repeat the recovery
             // after a pause.
             self.recovering.remove(&inode);
             let until = context.shared.now + RETRY_PAUSE;

@@ -1,6 +1,6 @@
 //! The in-memory engine, for simulation and tests. A simulated power loss reverts the engine to its
-//! last checkpoint, or to the state after one of the batches applied since then: a real device may
-//! have stored some batches without a sync.
+//! last checkpoint, or to the state after one of the later batches. A real device, too, may have
+//! stored some batches without a sync.
 
 use super::{Engine, Mutations, start_of_scan};
 use skep_format::metadata::Key;

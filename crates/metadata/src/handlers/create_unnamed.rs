@@ -1,6 +1,6 @@
 //! `CreateUnnamed`: creates a regular file without a name and opens it (`O_TMPFILE`). The target
-//! removes the file at its last close, or at the end of the session that has it open, unless a
-//! `Link` request has given the file a name.
+//! removes the file at its last close, or when the session that has it open ends. If a `Link`
+//! request has given the file a name, the file stays.
 
 use crate::engine::Engine;
 use crate::handlers::create::{new_file, new_file_reply};

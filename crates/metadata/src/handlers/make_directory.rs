@@ -2,8 +2,8 @@
 //! transaction of both groups creates the directory.
 //!
 //! By default, the group of the parent also serves the new directory, so that one local transaction
-//! creates it. But directories in the root, and in a parent that already has many subdirectories,
-//! are spread evenly over the fittest metadata groups by a hash of their name
+//! creates it. But the target spreads directories in the root, and in a parent with many
+//! subdirectories, evenly over the fittest metadata groups. A hash of the name chooses the group
 //! ([`skep_cluster::placement::fittest_metadata_groups`]). If the group of the parent is not one of
 //! the fittest, for example because its disk is almost full, all its new directories are spread.
 

@@ -58,7 +58,7 @@ pub(crate) fn run<E: Engine>(
         }
         let (inode, kind) = (dentry.inode, dentry.kind);
         // If a transaction has locked the inode, or changes names of the entry, the reply contains
-        // the entry without attributes, and the client looks the entry up.
+        // the entry without attributes. The client then looks the entry up.
         let has_attributes = request.with_attributes && !context.has_undecided_names(inode);
         let attributes = match has_attributes && context.is_local(inode)? {
             true => match context.find_inode(inode) {

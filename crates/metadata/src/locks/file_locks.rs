@@ -273,8 +273,8 @@ impl FileLocks {
 
     /// Returns for each session the number of waits that its locks block, and the number of waits
     /// that were not examined. The search is bounded, because the target's thread handles no
-    /// requests meanwhile: it examines at most [`WAITERS_EXAMINED`] waits and, after the first
-    /// wait, at most [`MAX_HOLDERS_EXAMINED`] owners and waits of their files.
+    /// requests meanwhile. The search examines at most [`WAITERS_EXAMINED`] waits. After the first
+    /// wait, it examines at most [`MAX_HOLDERS_EXAMINED`] owners and waits of their files.
     pub(crate) fn waits_by_holder(&self) -> (BTreeMap<SessionId, usize>, usize) {
         let (mut waits, mut examined, mut steps) = (BTreeMap::new(), 0, 0);
         let all =

@@ -40,7 +40,7 @@ use skep_wire::inline::{
 use skep_wire::metadata::{Replay, ReplayReply};
 use std::ops::Range;
 
-/// Adds the LSN of the log record to the reply to `WriteInline` or `RemoveInline`, also if a client
+/// Adds the LSN of the log record to the reply to `WriteInline` or `RemoveInline`, even if a client
 /// has repeated the inline write with `Replay`. The handler cannot add the LSN, because the target
 /// assigns the LSN after the handler has run. `message` is the id of the request, and `body` has
 /// its bytes.

@@ -33,8 +33,8 @@ pub(crate) fn check_written(written: &WrittenExtent) -> Result<()> {
 /// pattern.
 ///
 /// The pattern can only have changed because a power loss has reverted the open of this client.
-/// Readers use the new pattern and do not find the bytes that the client has written with the old
-/// pattern, so the file must not get a size that covers these bytes.
+/// Readers use the new pattern, and do not find the bytes that the client has written with the old
+/// pattern. So the file must not get a size that covers these bytes.
 ///
 /// # Errors
 /// `Stale` if the pattern has another generation.
@@ -74,9 +74,9 @@ impl<E: Engine> Context<'_, E> {
     }
 
     /// Sets the modification time and the change time to now. Replaces even a later modification
-    /// time, which a program may have set: a client's kernel drops the cached pages of a file only
-    /// when the modification time differs. The change time, which only metadata sets, never goes
-    /// back, and two changes never have the same change time.
+    /// time, which a program may have set. A client's kernel drops the cached pages of a file only
+    /// when the modification time has changed. The change time, which only metadata sets, never
+    /// goes back, and two changes never have the same change time.
     pub(crate) fn touch_modified(&self, attributes: &mut Attributes) {
         self.touch_changed(attributes);
         attributes.modified = attributes.changed;

@@ -40,8 +40,8 @@ impl<E: Engine> Context<'_, E> {
             // Another session's open for writing may wait until sessions acknowledge that the file
             // becomes shared. If this session does not have the file open yet, it need not
             // acknowledge, because the reply to this request marks the file as shared. If this
-            // session already has the file open, it must acknowledge: the reply to its earlier open
-            // may lack the mark, and may arrive after this reply.
+            // session already has the file open, it must acknowledge, because the reply to its
+            // earlier open may lack the mark. That reply may arrive after this reply.
             if !holders.contains(&session) {
                 self.shared.sharing.acknowledged_by_open(inode, session);
             }
@@ -145,7 +145,7 @@ impl<E: Engine> Context<'_, E> {
         mode: OpenMode,
     ) -> Result<(), Stop> {
         let inode = record.attributes.inode;
-        // Ignore whether the open was counted: a power loss may have reverted the open, and the
+        // Ignore whether the open was counted, because a power loss may have reverted the open. The
         // size that the client has reported also applies after such a power loss.
         self.uncount_opens(session, inode, one_open(mode))?;
         if record.attributes.links == 0 && self.opens(inode)?.is_zero() {
@@ -156,9 +156,9 @@ impl<E: Engine> Context<'_, E> {
 
     /// Removes the open of a request that fails after its transaction. Also marks the request as
     /// undone in its slot. So a retry runs again, and `AskOutcome` reports that the request was not
-    /// executed. The slot keeps the sequence number: a client that has received this number in a
-    /// comparison would conclude from a lower number that the target was restored from an old
-    /// backup.
+    /// executed. The slot keeps the sequence number. A client may have received this number in a
+    /// comparison of slots. From a lower number, this client would conclude that the target was
+    /// restored from an old backup.
     pub(crate) fn remove_open(&mut self, open: &CountedOpen) -> Result<(), Stop> {
         let CountedOpen { session, slot, sequence, inode, mode } = *open;
         let key = Key::Slot(session, slot);

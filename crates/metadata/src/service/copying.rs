@@ -12,8 +12,8 @@
 //! Only a member that does not serve removes its store, and only in two cases. Either the primary
 //! of its group requests the removal in the current epoch, or the data belong to a group that the
 //! target has left. In both cases the data lack changes, so no target may serve them again. If the
-//! recorded state of the former group is newer than the cluster map, the target may still be a
-//! member of that group, because management was restored from a backup.
+//! recorded state of the former group is newer than the cluster map, management was restored from a
+//! backup. The target may then still be a member of that group.
 //!
 //! This module does not own the protocol ([`crate::shipping::copy_receiver`]).
 

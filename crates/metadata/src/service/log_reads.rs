@@ -34,8 +34,8 @@ pub(super) fn kept_bytes(map: &ClusterMap, group: GroupId, is_space_low: bool) -
 /// copy of the changes in these segments.
 ///
 /// The disk may have become full while the target did not run. Without this removal, the disk would
-/// stay full: the target shortens its log only after a checkpoint, and it begins a checkpoint only
-/// after new data, which it refuses.
+/// stay full. The target shortens its log only after a checkpoint, and begins a checkpoint only
+/// after new data. But on a full disk, it refuses new data.
 pub(super) fn shorten(
     log: &mut Log,
     engine: &FjallEngine,

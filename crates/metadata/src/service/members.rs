@@ -161,8 +161,8 @@ pub(super) fn send(shell: &Rc<Shell>, request: MemberRequest) {
     .detach();
 }
 
-/// Adds the state of the group in the member mark `mark` to the requests of a member that asks to
-/// take over, or reports that it may lack records.
+/// Adds the state of the group in the member mark `mark` to each `AskTakeOver` request in
+/// `actions`. With this request, a member asks to take over, or reports that it may lack records.
 pub(super) fn add_record(actions: &mut [Action], mark: &MemberMarkFile) {
     for action in actions {
         if let Action::AskTakeOver(request) = action {

@@ -8,10 +8,10 @@
 //! again.
 //!
 //! # A primary that may lack records
-//! If the target's host has lost power, the target may lack log records that it has confirmed. A
-//! target that may lack records does not act as the primary while another member serves, because
-//! its new records could replace records that the other member has. Until the map changes, the
-//! target runs as a backup member, which refuses all requests.
+//! If the target's host has lost power, the target may lack log records that it has confirmed. Such
+//! a target does not act as the primary while another member serves. Otherwise, new records of the
+//! target could replace records that the other member has. Until the map changes, the target runs
+//! as a backup member, which refuses all requests.
 //!
 //! # A restored management
 //! After management was restored from a backup, another member may have newer records, also a

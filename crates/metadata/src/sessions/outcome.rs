@@ -1,7 +1,7 @@
 //! `AskOutcome`: reports whether a request of an ended session was executed.
 //!
 //! If a client received no reply to a request before its session ended, it asks for the outcome.
-//! Without the outcome, the client could only send the request again in its next session, and the
+//! Without the outcome, the client could only send the request again in its next session. The
 //! second execution could remove or overwrite a newer change of another client.
 //!
 //! # Why the outcome is final

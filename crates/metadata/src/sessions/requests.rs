@@ -174,10 +174,10 @@ impl<E: Engine> MetadataTarget<E> {
     }
 
     /// Checks that a request is addressed to this target as the primary of its group, in the epoch
-    /// of this target's cluster map, and that this map has at least the version that the request
-    /// requires. The target checks this before it checks the session, because only the primary has
-    /// the sessions of the group. Another member would reply `StaleSession`, after which the client
-    /// would abandon its session and its locks.
+    /// of this target's cluster map. Also checks that this map has at least the version that the
+    /// request requires. The target checks this before it checks the session, because only the
+    /// primary has the sessions of the group. Another member would reply `StaleSession`, after
+    /// which the client would abandon its session and its locks.
     fn check_addressee(&self, header: &Header) -> Result<()> {
         let Shared { group: own, ref map, .. } = self.shared;
         let stale = |what: String| Err(Error::new(ErrorCode::StaleMap, what));

@@ -13,8 +13,8 @@
 //!
 //! # Members whose stores diverge
 //! A store has only *safe* records, and no later primary lacks a safe record. An administrator can
-//! break this rule: the primary was restored from a backup that is older than the last changes, and
-//! the other members, which have these changes, were dropped. When a dropped member with these
+//! break this rule in two steps: restore the primary from a backup that is older than the last
+//! changes, and drop the other members, which have these changes. When a dropped member with these
 //! changes returns, its store diverges from the store of its group. The LSNs of its last records
 //! belong to other changes in the group, and no later record would remove the difference. So the
 //! member refuses all requests. The member detects the difference by the primary's last record, or
@@ -49,7 +49,7 @@ pub(super) struct Completeness {
 }
 
 /// Returns an id for a process that starts at `now` and at the time of day `wall`. The id is the
-/// sum of `now` and `wall`. The id differs from the id of every earlier process, also after a boot,
+/// sum of `now` and `wall`. The id differs from the id of every earlier process, even after a boot,
 /// unless the time of day was set back by exactly the elapsed time.
 fn process_number(now: Duration, wall: Timestamp) -> u64 {
     let (seconds, nanoseconds) = (wall.seconds.unsigned_abs(), u64::from(wall.nanoseconds));
@@ -82,7 +82,7 @@ impl Completeness {
     }
 
     /// Handles a request of the primary. `process` is the process of a backup member to which the
-    /// request is addressed, `last` is the LSN of the primary's last record, and `stored` is the
+    /// request is addressed. `last` is the LSN of the primary's last record, and `stored` is the
     /// last record in the store of the member. In the first request of the epoch to this process,
     /// `last` becomes the goal: the member lacks records until it has all records up to the goal.
     ///

@@ -67,8 +67,8 @@ impl FormerPrimary {
         replies
     }
 
-    /// Whether the new primary may still wait for this target: this target serves in the newest
-    /// map, or it has not received the map with the new primary yet.
+    /// Whether the new primary may still wait for this target. This is the case if the target
+    /// serves in the newest map, or has not received the map with the new primary yet.
     pub fn is_awaited(&self) -> bool {
         self.own.serves() || self.own.is_primary()
     }

@@ -107,8 +107,8 @@ pub(super) struct MemberLink {
     /// Id of the first request after the last [`Self::resume`]. Replies to earlier requests do
     /// not change `next`.
     resumed_at: u64,
-    /// Time of the last reply to a `ShipLog`, or of the first `ShipLog` that the primary has sent
-    /// since that reply while no other `ShipLog` was in flight.
+    /// Time of the last reply to a `ShipLog`. If the primary has since sent a `ShipLog` while no
+    /// other `ShipLog` was in flight, the time of the last such request.
     replied_at: Duration,
     paused_until: Duration,
     sent_at: Duration,

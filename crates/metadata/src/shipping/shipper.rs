@@ -158,8 +158,8 @@ impl Shipper {
         counted.all(|link| link.standing.holds_lease(lease, now))
     }
 
-    /// Returns the serving members that have confirmed the whole log after a request that the
-    /// primary sent at the time `since` or later, and whose service does not stop.
+    /// Returns the serving members that have confirmed the whole log in reply to a request that the
+    /// primary sent at the time `since` or later. Leaves out members whose service stops.
     pub(crate) fn complete_since(&self, since: Duration) -> Vec<TargetId> {
         let is_complete = |link: &MemberLink| {
             let standing = &link.standing;

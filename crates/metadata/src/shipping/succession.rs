@@ -8,8 +8,8 @@
 //! # Leases that this member has not granted
 //! A member that began to serve after an earlier primary was disconnected has promised nothing to
 //! that primary. So a member begins to serve only after the leases of all earlier primaries have
-//! ended: the primary asks management to mark a member as in sync only after the primary's own wait
-//! has ended ([`super::shipper`]).
+//! ended. To observe this rule, the primary asks management to mark a member as in sync only after
+//! the primary's own wait has ended ([`super::shipper`]).
 //!
 //! A primary of an earlier version does not observe this rule, and after a restore of management
 //! all members serve. So there is a second rule: a new primary waits at least as long as the
@@ -18,9 +18,9 @@
 //!
 //! # Release
 //! The wait ends earlier if the previous primary itself confirms that it is no longer the primary.
-//! A [`LogHeld`] in an epoch of the new primary is this confirmation: a target sends it only as a
-//! backup member or as the receiver of a copy, and in these roles it replies to no client. The
-//! target can become the primary again only in a later term.
+//! A [`LogHeld`] in an epoch of the new primary is this confirmation. A target sends this message
+//! only as a backup member or as the receiver of a copy, and in these roles it replies to no
+//! client. The target can become the primary again only in a later term.
 //!
 //! A third target, which has not confirmed anything, may still hold a lease of an earlier epoch. So
 //! the new primary relies on the confirmation only if no such lease can exist:

@@ -189,8 +189,8 @@ impl SyncGates {
         self.sync.next_due()
     }
 
-    /// Returns the last record that this target's running sync covers, and the time at which this
-    /// sync began, if the disk of this target hangs at the time `now`.
+    /// If the disk of this target hangs at the time `now`, returns the last record that the running
+    /// sync covers, and the time at which this sync began.
     pub(crate) fn hanging_sync(&self, now: Duration) -> Option<(Lsn, Duration)> {
         self.sync.hanging(now)
     }

@@ -159,8 +159,8 @@ impl<E: Engine> MetadataTarget<E> {
         // Refusals and replies to reads wait too, because they may show changes that are not
         // *held*. After a change of the primary or a power loss, these changes may not exist.
         let held = self.newest_record();
-        // The coordinator of a staged transaction builds on the reply to `ConfirmPrepared`, which
-        // waits for the record of the prepared transaction (`after`), and on no other reply.
+        // The coordinator of a staged transaction relies only on the reply to `ConfirmPrepared`.
+        // This reply waits for the record of the prepared transaction (`after`).
         let message = reply.request.message;
         let of_staged = [BeginPrepare::ID, ConfirmPrepared::ID].contains(&message);
         let is_early = reply.result.is_ok() && of_staged;

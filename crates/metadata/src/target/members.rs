@@ -43,8 +43,8 @@ impl<E: Engine> MetadataTarget<E> {
         &self.shared.map
     }
 
-    /// Returns the serving members that have confirmed the whole log after a request that the
-    /// target sent at the time `since` or later, and whose service does not stop.
+    /// Returns the serving members that have confirmed the whole log in reply to a request that the
+    /// target sent at the time `since` or later. Leaves out members whose service stops.
     pub(crate) fn complete_members(&self, since: Duration) -> Vec<TargetId> {
         self.shipper.complete_since(since)
     }
@@ -69,8 +69,8 @@ impl<E: Engine> MetadataTarget<E> {
     }
 
     /// Whether the target may reply to clients at the time `now`. The caller checks this right
-    /// before it sends the replies of a batch, because the batch may have read from a slow disk or
-    /// written to it, and the lease may have ended meanwhile.
+    /// before it sends the replies of a batch. The batch may have waited for a slow disk, and the
+    /// lease may have ended meanwhile.
     pub fn may_answer_at(&self, now: Duration) -> bool {
         self.shipper.holds_lease(self.member_lease(), now)
     }

@@ -139,7 +139,7 @@ fn replay<E: Engine>(
     }
     let last = window.last().max(stored);
     if window.last() < stored {
-        // The log ends before the last record whose changes the store has: a power loss has removed
+        // The log ends before the last record whose changes the store has. A power loss has removed
         // the last, unsynced segments of the log, but has reverted no change of the store.
         window = RecordWindow::after(stored);
     }

@@ -1,10 +1,10 @@
 //! Staged transactions: changes of two groups whose logs are synced at the same time
 //! (`docs/design/0028-staged-transactions.md`). This target's group coordinates these transactions.
 //!
-//! When the participant has prepared its steps, but not durably, this target logs its own changes
-//! with a *staged* record (`Key::Staged`) and the reply in the slot. The transaction is committed
-//! when both are true: the staged record is *safe*, and the participant has confirmed that its
-//! prepared transaction is durable. After the commit, the target sends the reply. If the
+//! When the participant has prepared its steps, even if not durably yet, this target logs its own
+//! changes with a *staged* record (`Key::Staged`) and the reply in the slot. The transaction is
+//! committed when both are true: the staged record is *safe*, and the participant has confirmed
+//! that its prepared transaction is durable. After the commit, the target sends the reply. If the
 //! participant has lost its prepared transaction, this target undoes its own changes.
 //!
 //! ```text
@@ -19,9 +19,9 @@
 //! participants. `background::staged` owns the changes of the store.
 //!
 //! # Invariants
-//! - The outcome depends only on durable facts. The target never undoes a staged transaction for
-//!   another reason than the reply of its participant, because an earlier process may have found
-//!   the transaction committed and may have sent the reply.
+//! - The outcome depends only on durable facts. The target undoes a staged transaction only because
+//!   of the reply of its participant. An earlier process may have found the transaction committed,
+//!   and may have sent the reply to the client.
 //! - After an undo, the request runs again only when the undo is *safe*.
 //! - The target sends no reply to the request, and no `ApplyPrepared`, before the transaction is
 //!   committed. The target sends `Decide` only when the record of the commit is *safe*.

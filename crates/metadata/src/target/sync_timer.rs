@@ -44,8 +44,8 @@ impl SyncTimer {
         self.running.is_some()
     }
 
-    /// Returns the last record that the running sync covers, and the time at which this sync began,
-    /// if it has been running for [`SYNC_PATIENCE`] at the time `now`.
+    /// If a sync has been running for [`SYNC_PATIENCE`] at the time `now`, returns the last record
+    /// that this sync covers, and the time at which the sync began.
     pub(crate) fn hanging(&self, now: Duration) -> Option<(Lsn, Duration)> {
         let lsn = self.running.filter(|_| now.saturating_sub(self.began) >= SYNC_PATIENCE)?;
         Some((lsn, self.began))

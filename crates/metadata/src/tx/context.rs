@@ -268,7 +268,7 @@ impl<'a, E: Engine> Context<'a, E> {
     /// operation also waited for later transactions, it could wait as long as programs move names
     /// to other groups.
     ///
-    /// Waits for each decision at most until [`DECISION_PATIENCE`] after the preparation: each
+    /// Waits for each decision at most until [`DECISION_PATIENCE`] after the preparation. Each
     /// program that uses a path through the directory needs the attributes, and the coordinator may
     /// have failed. A replay of a change waits for no decision, because other changes wait for it.
     pub(crate) fn await_decisions(&mut self, directory: InodeId) -> Result<(), Stop> {

@@ -1,5 +1,5 @@
-//! An operation: a request or a piece of internal work of the target that has not ended yet, with
-//! the replies that it has received from other groups.
+//! An operation: a request, or a piece of internal work of the target, that has not ended yet. An
+//! operation contains the replies that it has received from other groups.
 
 use skep_types::{Error, GroupId, InodeId, Result, SessionId, StripePattern};
 use skep_wire::Request;

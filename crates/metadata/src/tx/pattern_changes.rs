@@ -15,7 +15,7 @@
 //! the change was lost. Or the client repeats the end in each report and close until the end is
 //! durable.
 //!
-//! Changes from before the current start need no entry: no open runs before the record of the start
+//! Changes from before the current start need no entry. No open runs before the record of the start
 //! is safe, and this record comes later in the log than these changes.
 
 use skep_types::{InodeId, Lsn};

@@ -2,7 +2,7 @@
 //! whether an acknowledged change that was not synced is still in its log.
 //!
 //! An acknowledgement contains the start number and the LSN of a change. If a later start began
-//! with the same or a lower LSN, the log had ended before the acknowledged record: the host had
+//! with the same or a lower LSN, the log had ended before the acknowledged record. So the host had
 //! lost power, and the record is lost. If only the process was killed, no record is lost, and the
 //! first record of the next start follows all acknowledged records.
 //!

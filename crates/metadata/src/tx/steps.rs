@@ -220,9 +220,9 @@ fn no_answer() -> Error {
     )
 }
 
-/// Applies a step at the group that serves the inode of `dentry`, for an operation that removes
-/// this dentry from `directory` and changes nothing else at this group except the counts of the
-/// directory. If another group serves the inode, the transaction may become *staged*
+/// Applies a step at the group that serves the inode of `dentry`. The operation removes this dentry
+/// from `directory`, and changes nothing else at this group except the counts of the directory. If
+/// another group serves the inode, the transaction may become *staged*
 /// ([`Context::prepare_for_entry`]).
 pub(crate) fn do_for_removal<E: Engine>(
     context: &mut Context<'_, E>,

@@ -66,7 +66,8 @@ impl Parts<'_> {
     }
 
     /// Stores durably the epoch and the state of the group in `map`, and the bound of the promises
-    /// that the settings in `map` permit, before the backup member handles `map`.
+    /// that the settings in `map` permit. The caller calls this function before the backup member
+    /// handles `map`.
     pub(super) fn note_map(&mut self, map: &ClusterMap) -> Result<()> {
         self.record_group(map)?;
         let times = LeaseTimes::of(&map.policy);

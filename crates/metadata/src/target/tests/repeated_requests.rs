@@ -2,9 +2,9 @@
 
 use super::*;
 
-/// Regression test: the target did not remember which requests it had refused. When a copy of a
-/// refused unlink arrived late, on a connection that its client no longer used, it removed a name
-/// that another client had created meanwhile.
+/// Regression test: the target did not remember which requests it had refused. A copy of a refused
+/// unlink arrived late, on a connection that its client no longer used. The target ran this copy,
+/// which removed a name that another client had created meanwhile.
 #[test]
 fn a_late_copy_of_a_refused_request_does_not_run() {
     let mut story = Story::begin();

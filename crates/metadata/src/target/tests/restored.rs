@@ -40,7 +40,7 @@ fn restored_target_reuses_no_inode_number_or_version() {
 }
 
 /// If a restored target replied that an inode does not exist, storage would remove the chunk files
-/// of the inode, although the target may have created the inode after the backup.
+/// of the inode. But the target may have created the inode after the backup.
 #[test]
 fn restored_target_reports_missing_inodes_only_if_permitted() {
     let mut story = Story::begin();

@@ -370,9 +370,9 @@ fn reply_to_open_session_waits_for_a_sync() {
     assert_eq!(story.replies.len(), 1);
 }
 
-/// Regression test: after the network between a target and all its clients had failed, management
-/// removed these clients at the request of the target, although other services still received their
-/// requests.
+/// Regression test: the network between a target and all its clients failed. Management then
+/// removed these clients at the request of the target, although other services still received
+/// requests of these clients.
 #[test]
 fn target_disconnected_from_all_clients_keeps_sessions() {
     let mut story = Story::begin();

@@ -407,8 +407,9 @@ fn size_is_recovered_from_chunk_files_that_lost_no_truncation() {
 }
 
 /// Hole H136 in `docs/tests/holes.md`. docs/semantics.md 3.7: the target starts again before it has
-/// the size of the second chunk file. If the target asked the host of this chunk file again about
-/// the truncation, a later power loss of this host would count as a loss of the truncation.
+/// the size of the second chunk file. The target must not ask the host of this chunk file again
+/// about the truncation. Otherwise, a later power loss of this host would count as a loss of the
+/// truncation.
 #[test]
 fn restart_keeps_the_chunk_files_with_a_durable_truncation() {
     let mut story = Story::begin();
