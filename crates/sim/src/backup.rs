@@ -36,10 +36,10 @@ const SLOW_TRAVEL_MICROS: u64 = 60_000;
 /// Maximum delay of the few messages that arrive very late, in microseconds.
 const LATE_TRAVEL_MICROS: u64 = 1_500_000;
 
-/// The sender of requests to the other member: its target, and the id of its process.
+/// Identifies the sender of a request between members: its target, and the id of its process.
 pub(crate) type Sender = (TargetId, u64);
 
-/// The second member of a group.
+/// The simulated process of a group's backup member.
 #[derive(Debug)]
 pub(crate) struct BackupProcess {
     /// The target that is currently the backup member. A take-over exchanges the roles of a group's
@@ -61,8 +61,8 @@ pub(crate) struct BackupProcess {
     /// simulation assigns to each request. The value is the sender, and the sender's id for the
     /// request.
     requests: BTreeMap<u64, (Sender, u64)>,
-    /// Latest arrival time of the messages that arrive in the order of their sending. The first
-    /// element is for messages to the backup member, the second for messages to the primary.
+    /// Latest arrival time of the messages that arrive in the order in which they were sent. The
+    /// first element is for messages to the backup member, the second for messages to the primary.
     last_arrival: [Duration; 2],
     /// The records that the primary has not synced yet. Only the planted bug `StoreAheadOfSafe`
     /// uses this list.
@@ -76,7 +76,7 @@ impl BackupProcess {
         Self::stopped(target, disk, (MemoryEngine::default(), Vec::new()))
     }
 
-    /// Creates a stopped member from its log disk and its state.
+    /// Creates a stopped member from its log disk, and from the engine and the records in `state`.
     pub(crate) fn stopped(target: TargetId, disk: LogDisk, state: StoppedState) -> Self {
         Self {
             target,
@@ -111,7 +111,8 @@ impl BackupProcess {
         self.running.take().map(Backup::into_stopped)
     }
 
-    /// Ends the process. Reads the log from its disk, as the next start does.
+    /// Ends the process. Reads the log from the simulated disk, as the next start of the process
+    /// does.
     pub(crate) fn recover(&mut self) -> Result<()> {
         if let Some(Stopped { engine, .. }) = self.end() {
             self.stopped = Some((engine, Vec::new()));

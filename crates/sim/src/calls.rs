@@ -16,7 +16,7 @@ use skep_wire::metadata::EndReplay;
 /// Id of the message type `StatChunk`.
 const STAT: u16 = <skep_wire::storage::StatChunk as skep_wire::Request>::ID;
 
-/// Whether a simulated client names a start of the target in requests with this message id.
+/// Whether simulated clients send the target's start number in requests with this message id.
 fn names_start(message: u16) -> bool {
     message == EndReplay::ID || catalog::message(message).is_some_and(|it| it.modifies)
 }
@@ -46,7 +46,7 @@ impl World {
         }
     }
 
-    /// Begins a call. Returns its tag.
+    /// Begins a call. Returns the tag that identifies the call.
     pub(crate) fn call(
         &mut self,
         caller: Node,
@@ -93,21 +93,22 @@ impl World {
         self.at(arrival, SimEvent::Deliver { connection, header, body, was_late: false });
     }
 
-    /// Returns the header with the current epochs of the caller's group and the addressed group,
-    /// and with the lowest map version that the receiver must have.
+    /// Returns the header with three new values: the epoch (or start number) that the caller sends,
+    /// the epoch of the addressed group, and the lowest map version that the receiver must have.
     fn addressed(&self, header: &Header, caller: Node) -> Header {
         let epoch_of = |group| self.map.group(group).map(|it| it.epoch).unwrap_or_default();
         let sender_epoch = match caller {
             Node::Target(index) => self.targets[index].epoch,
             Node::Storage(_) => epoch_of(header.sender_group),
-            // A client sends the start number that it received from the target when it opened the
-            // session or last compared its changes. Real clients also name this number in syncs.
+            // A client sends the start number of the target. The client received this number when
+            // it opened the session, or when it last compared its changes with the slots of the
+            // target. Real clients also send this number in syncs.
             Node::Client(client) if names_start(header.message) => {
                 Epoch::new(self.start_of(client, header.session))
             }
             Node::Client(_) => Epoch::default(),
         };
-        // Metadata targets have sent these map versions to the clients in replies.
+        // Metadata targets have sent the map versions in `fence` to the clients in replies.
         let fences = self.targets.iter().map(|it| it.fence);
         let is_for_storage = header.group.raw() as usize > self.targets.len();
         let lowest_map = match caller {
@@ -156,7 +157,7 @@ impl World {
             }
             Node::Storage(storage) if self.storages[storage].is_running => {
                 // Drop the late write. The client has sent the write again on a newer connection,
-                // and the target has then closed this connection.
+                // and the target has then closed the connection of this write.
                 if was_late && header.message == WRITE && self.life(caller) == caller_life {
                     return;
                 }
@@ -191,7 +192,7 @@ impl World {
             && header.sender_epoch <= group.epoch
         {
             let what = format!(
-                "storage {storage} carried out a request of target {}, deposed by {group:?}",
+                "storage {storage} executed a request of target {}, which was deposed by {group:?}",
                 connection.channel
             );
             self.fail(what);
@@ -245,7 +246,7 @@ impl World {
         } else if header.message == WRITE && self.storages[storage].fenced.contains(&header.session)
         {
             let session = header.session;
-            self.fail(format!("storage {storage} wrote for session {session}, long ended"));
+            self.fail(format!("storage {storage} executed a write of ended session {session}"));
         }
     }
 
@@ -284,8 +285,8 @@ impl World {
         if closes(&result) {
             let was_lost = self.network.calls.get(&tag).is_some_and(|call| call.is_reply_lost);
             self.break_connection(number, false);
-            // Breaking the connection has marked all its calls as calls without a reply. Remove the
-            // mark from the call of this reply.
+            // When the connection broke, all its calls were marked as calls without a reply. Remove
+            // the mark from the call of this reply.
             if let Some(call) = self.network.calls.get_mut(&tag) {
                 call.is_reply_lost = was_lost;
             }

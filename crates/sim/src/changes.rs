@@ -18,7 +18,7 @@ pub(crate) struct Changes {
     pub(crate) slots: Vec<(SessionId, u32, SlotRecord)>,
     pub(crate) slots_gone: Vec<(SessionId, u32)>,
     pub(crate) sessions_ended: Vec<SessionId>,
-    /// The closes in the batch: the session, and the file that the session closed.
+    /// For each close in the batch: the session, and the file that the session closed.
     pub(crate) closed: Vec<(SessionId, InodeId)>,
     pub(crate) recovered_sizes: Vec<InodeId>,
     pub(crate) inodes: BTreeMap<InodeId, Option<InodeRecord>>,
@@ -41,7 +41,7 @@ pub(crate) struct Changes {
     pub(crate) staged_ends: Vec<u64>,
     /// Transactions of this target that the batch has decided to commit.
     pub(crate) decided: BTreeSet<u64>,
-    /// Requests that the target has undone: session, slot and sequence.
+    /// Requests that the target has undone: session, slot and sequence number.
     pub(crate) undone: Vec<(SessionId, u32, u64)>,
     /// Lock owners whose locks were released because their sessions ended.
     pub(crate) freed_by_end: BTreeSet<LockOwner>,
@@ -77,12 +77,12 @@ impl Changes {
                     changes.sessions_ended.push(SessionId::new(id));
                 }
             } else if key.starts_with(&sizes) {
-                // The target has recovered the size. If another writer died in this batch, the
-                // target must repeat the recovery of the size.
+                // The target has recovered the size of this file. If another writer of the file
+                // died in this batch, the target must repeat the recovery.
                 changes.recovered_sizes.push(InodeId::new(id));
             } else if key.starts_with(&prepared) {
                 let record: Option<PreparedRecord> = value.map(decode).transpose()?;
-                // A record without steps belongs to a transaction that is applied already.
+                // A record without steps belongs to a transaction that has already been applied.
                 let new = record.filter(|record| !record.steps.is_empty());
                 let since = new.as_ref().map(|record| record.since);
                 let prepared = transaction_of(key).zip(since);
@@ -147,7 +147,11 @@ pub(crate) fn fits_prepared(new: &Inode, prepared: &Step) -> Result<(), String> 
         && (new.project, new.hands_down_project) == (*project, *hands_down_project)
         && acl(ACCESS_ACL) == access_acl.0
         && acl(DEFAULT_ACL) == default_acl.0;
-    if is_right { Ok(()) } else { Err(format!("was prepared as {prepared:?}; expected {new:?}")) }
+    if is_right {
+        Ok(())
+    } else {
+        Err(format!("the new directory was prepared as {prepared:?}; expected {new:?}"))
+    }
 }
 
 /// Checks that the entries in a batch equal the entries of the reference model.
@@ -244,11 +248,11 @@ pub(crate) fn fits(
         if expected.is_some_and(|it| it != bytes) {
             let (found, right) = (bytes.len(), expected.map(<[u8]>::len));
             return Err(format!(
-                "{inode} has {found} inline bytes in part {part}; expected other {right:?}"
+                "{inode} has {found} wrong inline bytes in part {part}; expected {right:?} bytes"
             ));
         }
         if expected.is_none() && !bytes.is_empty() {
-            return Err(format!("{inode} got inline bytes; the reference has no such file"));
+            return Err(format!("{inode} got inline bytes, but is not in the reference model"));
         }
     }
     for (inode, record) in &changes.inodes {
@@ -257,7 +261,7 @@ pub(crate) fn fits(
         }
         let Some(record) = record else {
             if model.inodes.contains_key(inode) {
-                return Err(format!("inode {inode} was removed; the reference has it"));
+                return Err(format!("inode {inode} was removed, but is in the reference model"));
             }
             continue;
         };
@@ -270,7 +274,7 @@ pub(crate) fn fits(
             continue;
         }
         let Some(expected) = expected else {
-            return Err(format!("inode {inode} was written; the reference has no such inode"));
+            return Err(format!("inode {inode} was written, but is not in the reference model"));
         };
         let found = (attributes.links, attributes.size, attributes.truncate_generation);
         let right = (expected.links, expected.size, expected.truncate_generation);

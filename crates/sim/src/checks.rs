@@ -35,7 +35,8 @@ pub(crate) struct StoredState {
     ends: BTreeSet<SessionId>,
     xattrs: BTreeMap<InodeId, BTreeMap<Vec<u8>, Vec<u8>>>,
     inline: BTreeMap<InodeId, Vec<u8>>,
-    /// Truncations that are not durable at storage yet, with the metadata target of the file.
+    /// Files with a truncation that is not durable on storage targets yet. The value is the index
+    /// of the file's metadata target.
     truncations: BTreeMap<InodeId, usize>,
     /// Unfinished work: prepared transactions, decisions, removals of chunk files, and sizes that a
     /// target must still recover.
@@ -82,7 +83,8 @@ impl StoredState {
         if let Some(inode) = inode_of(key) {
             self.inodes.insert(inode, decode(key, value)?);
         } else if let Some((inode, part)) = inline_of(key) {
-            // The keys are in ascending order, so the map already contains the earlier parts.
+            // The keys are in ascending order, so `self.inline` already contains the earlier parts
+            // of the inline bytes.
             let start = usize::from(part) * INLINE_PART_BYTES as usize;
             let bytes = self.inline.entry(inode).or_default();
             if bytes.len() > start {
@@ -182,12 +184,12 @@ impl StoredState {
         let mut names: BTreeMap<InodeId, u32> = BTreeMap::new();
         for (directory, entries) in &self.entries {
             if !self.inodes.contains_key(directory) {
-                return Err(format!("entries of {directory}, which does not exist"));
+                return Err(format!("a store has entries of {directory}, which does not exist"));
             }
             for entry in entries {
                 let kind = self.inodes.get(&entry.inode).map(|it| it.attributes.kind);
                 if kind != Some(entry.kind) {
-                    return Err(format!("in {directory}: {entry:?}, and the inode is {kind:?}"));
+                    return Err(format!("{directory} has {entry:?}, but the inode is {kind:?}"));
                 }
                 *names.entry(entry.inode).or_default() += 1;
             }
@@ -205,7 +207,7 @@ impl StoredState {
             if attributes.links != links || size.is_some_and(|it| it != attributes.size) {
                 let (has, counts) = (attributes.links, attributes.size);
                 return Err(format!(
-                    "inode {inode} has links {has}, size {counts}; expected {links}, {size:?}"
+                    "inode {inode} has {has} links, size {counts}; expected {links}, {size:?}"
                 ));
             }
             if links == 0 && !self.opens.contains_key(inode) {
@@ -255,7 +257,10 @@ impl StoredState {
         let stored: BTreeMap<_, _> =
             self.locks.iter().map(|(owner, record)| (*owner, record.ranges.clone())).collect();
         if stored != self.held {
-            return Err(format!("locks are {:?} in memory, {stored:?} are stored", self.held));
+            return Err(format!(
+                "locks are {:?} in memory, but {stored:?} in the stores",
+                self.held
+            ));
         }
         if let Some(owner) = self.locks.keys().find(|it| !alive.contains(&it.session)) {
             return Err(format!("{owner:?} has locks although its session has ended"));
@@ -270,7 +275,7 @@ impl StoredState {
         }
         if opens != self.opens {
             return Err(format!(
-                "open counts are {:?}, the sum over sessions is {opens:?}",
+                "open counts are {:?}, but the sum over sessions is {opens:?}",
                 self.opens
             ));
         }
@@ -291,7 +296,7 @@ impl StoredState {
             let right: BTreeSet<_> = expected().collect();
             let differ: Vec<_> = stored.symmetric_difference(&right).collect();
             return Err(format!(
-                "inodes that are only in the stores or only in the reference: {differ:?}"
+                "inodes that are only in the stores or only in the model: {differ:?}"
             ));
         }
         for (inode, expected) in model.inodes.iter() {
@@ -331,7 +336,7 @@ impl StoredState {
             let end = World::chunk_size(&world.storages, world.targets.len(), record);
             if end > record.attributes.size {
                 let size = record.attributes.size;
-                return Err(format!("{inode} has size {size}, its chunk files end at {end}"));
+                return Err(format!("{inode} has size {size}, but its chunk files end at {end}"));
             }
         }
         Ok(())

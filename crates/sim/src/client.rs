@@ -55,8 +55,9 @@ pub(crate) struct Session {
     /// Indexes of the tasks that wait until the session is open.
     waiting: Vec<usize>,
     is_renewing: bool,
-    /// Start number of the target when the client opened the session or last compared its changes.
-    /// The client sends this number with each change in this session.
+    /// Start number that the target had when the client opened the session, or when the client last
+    /// compared its changes with the target's slots. The client sends this number with each change
+    /// in this session.
     pub(crate) start: u64,
     /// The target processes (node and process id) that have opened the session for the client or
     /// have replied to its comparison of changes.
@@ -78,8 +79,8 @@ pub(crate) struct Handle {
     pub(crate) opened_by: InstanceId,
     pub(crate) generation: u64,
     pub(crate) pattern: Option<skep_types::StripePattern>,
-    /// The pattern in the reply to the open: its generation, and whether its inline bytes were
-    /// moved.
+    /// From the reply to the open: the pattern generation, and whether the inline bytes had been
+    /// moved to storage.
     pub(crate) shown: Option<(u32, bool)>,
     /// Whether a reply or a notification has marked the file as shared.
     pub(crate) is_shared: bool,
@@ -113,7 +114,7 @@ pub(crate) struct Current {
     /// The sizes that the file had at any moment between the request and its reply. `None` means
     /// that there is no reply, or that the reply may show another size.
     pub(crate) sizes: Option<BTreeSet<ModelSize>>,
-    /// The change of a file's state by the operation.
+    /// The change that the operation makes to the client's state of a file.
     change: FileChange,
     /// The handle that is busy until the operation ends.
     handle: Option<u64>,
@@ -146,7 +147,8 @@ impl Current {
 /// A write of chunk files.
 #[derive(Debug)]
 pub(crate) struct Write {
-    /// The write in the state of the file. `None` means that the write is a copy of inline bytes.
+    /// The write as recorded in the state of the file. `None` means that the write copies inline
+    /// bytes to storage.
     pub(crate) chunks: Option<ChunkWrite>,
     /// Number of chunk files whose storage target has not replied yet.
     pub(crate) under_way: usize,
@@ -410,7 +412,7 @@ impl World {
             Err(error) if is_lost(error) => {
                 self.replace_session(client, group, id, error);
             }
-            Err(error) => self.fail(format!("no session for client {client}: {error}")),
+            Err(error) => self.fail(format!("cannot open a session for client {client}: {error}")),
         }
     }
 }

@@ -3,7 +3,8 @@
 //! This module has the client's part of the comparison, like
 //! `crates/client/src/session/compare_slots.rs`, and the check that a target executes no change
 //! before the comparison. The witness checks whether the slots show exactly the changes that a
-//! power loss has reverted. The module `replay` stores the changes that a client keeps.
+//! power loss has reverted. The module `replay` stores the acknowledged changes that a client keeps
+//! for a replay.
 
 use crate::network::{Node, Purpose};
 use crate::world::{World, message};
@@ -57,8 +58,8 @@ impl World {
     }
 
     /// If a reply shows that the client has opened a session or compared its changes, records the
-    /// process of the target that has replied. Checks that no process of a target executes a change
-    /// of a session before the client has compared its changes with this process.
+    /// target process that has replied. Checks that a target process executes a session's changes
+    /// only after the client has compared its changes with this process.
     pub(crate) fn note_reply(&mut self, caller: Node, tag: u64, server: (Node, u64)) {
         let (Node::Client(client), Node::Target(target)) = (caller, server.0) else { return };
         let Some(call) = self.network.calls.get(&tag) else { return };

@@ -22,8 +22,8 @@ struct Segment {
     synced: usize,
 }
 
-/// The bytes that a sync covers: for each segment, its first record, and its length when the sync
-/// began.
+/// The bytes that a sync covers: for each segment, the LSN of its first record, and its length when
+/// the sync began.
 #[derive(Debug, Clone)]
 pub(crate) struct SyncPoint(Vec<(Lsn, usize)>);
 
@@ -108,7 +108,7 @@ impl LogDisk {
     }
 
     /// Reads the records from `first` to `last`, but at most `most` records. Returns the LSN of the
-    /// log's first record, the records, and the number of bytes after these records. Returns no
+    /// log's first record, the records, and the number of log bytes after these records. Returns no
     /// records if the log begins after `first`.
     pub(crate) fn read_back(&self, first: Lsn, last: Lsn, most: usize) -> (Lsn, Vec<Record>, u64) {
         let begins = self.segments.first().map(|it| it.first).unwrap_or_default();
@@ -172,8 +172,8 @@ impl LogDisk {
                     kept[from..to].fill(0);
                 }
             }
-            // In the other cases, the device has stored the new length of the segment, but not all
-            // of its bytes, so zeros are in place of the lost bytes.
+            // If the segment is not truncated here, the device has stored its new length, but not
+            // all of its bytes. Zeros are then in place of the lost bytes.
             if random.percent(70) {
                 kept.truncate(end);
             }
@@ -181,8 +181,8 @@ impl LogDisk {
         }
     }
 
-    /// Reads the log as a starting target does. Truncates the damaged end, syncs the rest of the
-    /// log, and returns the records.
+    /// Reads the log as a starting target does. Truncates the damaged end of the log, syncs the
+    /// rest of the log, and returns the records.
     ///
     /// # Errors
     /// `Corrupt` if a synced record is damaged.

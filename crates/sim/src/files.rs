@@ -6,9 +6,9 @@
 //!
 //! # Differences from a mount
 //! - Where the mount lets a write or a truncation wait for another operation of the same mount, the
-//!   simulated client does not begin the operation.
-//! - The client neither reports its writes before it acknowledges a notification, nor before it
-//!   truncates a file.
+//!   simulated client does not begin the write or the truncation.
+//! - The client does not report its writes before it acknowledges a notification or truncates a
+//!   file.
 //! - The mount repeats a write to a shared file if another client has truncated the file during the
 //!   write. The simulated client abandons the write.
 //! - A client that has lost its session drops its handles and forgets its files. A mount reopens
@@ -44,10 +44,11 @@ pub(crate) struct KnownFile {
     pub(crate) state: Arc<InodeState>,
     /// Whether the client has a handle of the file, or a close of a handle is in progress.
     is_open: bool,
-    /// Number of losses of log records (`Witness::losses`) when the client created the state.
+    /// Number of losses of log records (`Witness::losses`) when the client created its state of the
+    /// file.
     pub(crate) losses: u64,
-    /// The furthest write in the newest truncate generation that the client has acknowledged while
-    /// the file was not shared. Only the checker uses this field.
+    /// The write with the highest end in the newest truncate generation, of the writes that the
+    /// client acknowledged while the file was not shared. Only the checker uses this field.
     pub(crate) written: Option<AcknowledgedWrite>,
     /// Whether the client truncated the file by a request that it had sent before it had this state
     /// of the file. The order of this truncation and the client's writes is then not known.
@@ -73,7 +74,7 @@ impl Files {
         self.changed.len()
     }
 
-    /// Whether the list of changed files received this file after its first `before` changes.
+    /// Whether the list of changed files contains this file after the first `before` entries.
     pub(crate) fn has_changed_since(&self, before: usize, inode: InodeId) -> bool {
         self.changed.get(before..).is_some_and(|changed| changed.contains(&inode))
     }
@@ -94,8 +95,8 @@ impl Files {
     }
 
     /// Counts a new handle of a file, and returns the state of the file. `losses` is the number of
-    /// losses of log records so far. After such a loss, the client begins with a new state, because
-    /// it does not compare its reports with metadata. A sync of a mount makes this comparison.
+    /// losses of log records so far. After a loss, the client begins with a new state, because the
+    /// client does not compare its reports with metadata. A sync of a mount makes this comparison.
     pub(crate) fn open(&mut self, inode: InodeId, losses: u64) -> Arc<InodeState> {
         self.known.retain(|id, it| *id != inode || it.is_open || it.losses == losses);
         let file = self.known.entry(inode).or_insert_with(|| KnownFile {
@@ -188,7 +189,7 @@ impl ChunkWrite {
 /// The change of a file's state by an operation in progress.
 #[derive(Debug, Default)]
 pub(crate) enum FileChange {
-    /// The operation changes the state at most by the attributes in its reply.
+    /// Only the attributes in the reply to the operation may change the state.
     #[default]
     Nothing,
     /// A write of inline bytes.
@@ -197,9 +198,9 @@ pub(crate) enum FileChange {
     Truncation { state: Arc<InodeState>, claim: TruncationClaim },
     /// A report of writes.
     Report { state: Arc<InodeState>, report: SizeReport },
-    /// Closes of handles. `report` is the report in the request, which is then for one file only.
+    /// Closes of handles. If the request contains a report, `report`, the handles are of one file.
     Close { files: Vec<(InodeId, Arc<InodeState>)>, report: Option<SizeReport> },
-    /// The last step of a write to a shared file: metadata confirms that no truncation has removed
+    /// The last step of a write to a shared file. Metadata confirms that no truncation has removed
     /// bytes of the write, or receives a report of the write.
     SharedWrite { write: Box<ChunkWrite>, report: Option<SizeReport> },
 }

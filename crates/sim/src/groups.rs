@@ -12,7 +12,7 @@
 //!
 //! - `knobs`: the values that a seed determines, and the bugs that tests plant.
 //! - `cluster`: the state of a run and its events.
-//! - `messages`: messages between processes, which are lost, late, duplicated or cut off.
+//! - `messages`: messages between processes, and links that lose, delay or duplicate messages.
 //!   `late_requests`: requests to management that arrive after a power loss of their sender.
 //! - `member`, `roles`, `actions`, `requests`: the process of a member, its roles, the actions of
 //!   the roles, and its requests.
@@ -29,14 +29,15 @@
 //! - A member that becomes the primary has every change about which a client has got a reply, and
 //!   no records of another log. There is one exception: if all serving members have lost power at
 //!   one time, the new primary needs only the changes with a durable reply. The exception does not
-//!   apply if only the new primary has lost power, even if this primary serves alone afterwards: at
+//!   apply if only the new primary has lost power, even if this primary serves alone afterwards. At
 //!   the time of the power loss, another member may have served.
 //! - All replies are linearizable, and each operation takes effect once (`crate::witness`). The
 //!   checks also cover opens and file locks, because a take-over must not lose any of these.
 //! - When a client receives the reply to an open of a shared file, each other client that has the
 //!   file open was notified that the file is shared.
-//! - The store of a member equals the store of the group at the same record: when its copy is
-//!   complete, when management marks it as in sync, when it takes over, and at the end of the run.
+//! - The store of a member equals the store of the group at the same record. The ledger checks this
+//!   when the member's copy is complete, when management marks the member as in sync, when the
+//!   member takes over, and at the end of the run.
 //! - Two published maps with one version are equal, and no later version shows an earlier epoch.
 //! - After the end of the faults, all members serve.
 //!

@@ -113,8 +113,8 @@ impl Inode {
         self.inline.clear();
     }
 
-    /// Gives a new file the pattern of its first creation, which a replay repeats. The default
-    /// pattern of the directory may have changed after the first attempt.
+    /// Sets the pattern of a file that a replay creates again to the pattern of its first creation.
+    /// The default pattern of the directory may have changed after the first attempt.
     pub(crate) fn repeat_pattern(&mut self, first: &StripePattern) {
         self.pattern = Some(Arc::new(without_choice(first)));
     }

@@ -3,9 +3,10 @@
 //!
 //! Checks replies that the witness does not check. No power loss may revert a write that a target
 //! has reported as durable. If a target reports a write as lost, the write must have been lost. The
-//! two rules also hold for the end of an inline component. After the reply, the client drops the
-//! marks of these changes, as a real client does. A target remembers only its newest starts. So the
-//! target may also report a change as lost if the target executed the change before these starts.
+//! two rules also hold for the end of an inline component. After the reply to a sync, the client
+//! forgets the changes in the reply, as a real client does. A target remembers only its newest
+//! starts. So the target may also report a change as lost if the target executed the change before
+//! these starts.
 
 use crate::operation::Op;
 use crate::witness::InstanceId;

@@ -1,12 +1,11 @@
 //! The checker of the file sizes in the memory of clients. A mount answers some questions about the
 //! size of an open file from its memory (`data::size` and `attributes::stat` of the client). The
-//! simulated clients keep the same state (`files`), and this checker compares its size with the
-//! reference model:
+//! simulated clients keep the same state (`files`), and this checker compares the size in this
+//! state with the reference model:
 //! - If a client alone has the file open for writing, the mount answers reads, appends and the
-//!   kernel's checks of its pages without a request. So at every moment, the size must be the size
-//!   of the file in the reference model, or the end of the furthest write of this client if that
-//!   end exceeds the size in the model. The checker compares these sizes before each operation of
-//!   the client.
+//!   kernel's checks of its pages without a request. So at every moment, the size must be the
+//!   higher of two values: the size of the file in the reference model, and the highest end of this
+//!   client's writes. The checker compares these sizes before each operation of the client.
 //! - If the file is shared, the mount requests the attributes before each use of the size. After
 //!   each reply with attributes, the size in the memory must be the size that the rule above
 //!   requires at some moment between the request and the reply.
@@ -27,7 +26,8 @@
 //! - Files that a dead client had open for writing, since a target may extend such a file.
 //! - Opens that have ended at the target together with the session, while the client has not yet
 //!   learned of the end.
-//! - Files that the client has truncated by a request from before it had a state of the file.
+//! - Files that the client has truncated by a request that it sent before it had a state of the
+//!   file.
 //! - That the size of a shared file includes the writes of other clients from before the file was
 //!   shared (2.4): the simulated client does not report these writes before it acknowledges the
 //!   notification.
@@ -161,7 +161,7 @@ impl World {
     }
 }
 
-/// Adds the current size of a file to the sizes of a window. Ignores inodes that are no regular
+/// Adds the current size of a file to the sizes of a window. Ignores inodes that are not regular
 /// files.
 pub(crate) fn note_size(sizes: &mut BTreeSet<ModelSize>, inode: Option<&Inode>) {
     if let Some(file) = inode.filter(|it| it.kind == FileKind::Regular) {

@@ -90,7 +90,7 @@ fn reason_to_end(arguments: &Arguments, signals: &Signals, start: Instant) -> Op
     }
     match signals.take_pending() {
         Ok(signal) => signal.map(|number| format!("signal {number}")),
-        Err(error) => Some(format!("an error of the kernel: {error}")),
+        Err(error) => Some(format!("an error while reading signals: {error}")),
     }
 }
 

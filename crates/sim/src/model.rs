@@ -131,7 +131,7 @@ impl Model {
     ) -> Result<(), String> {
         if let Err(code) = self.outcome(op).or_else(|code| self.accept_unlocked_exchange(op, code))
         {
-            return Err(format!("was done, but the reference refuses it with {code}"));
+            return Err(format!("was done, but the reference model refuses it with {code}"));
         }
         match op {
             Op::Create(it) => self.apply_create(it, session, reply, first_pattern),
@@ -338,7 +338,7 @@ impl Model {
     }
 
     fn inode_mut(&mut self, inode: InodeId) -> Result<&mut Inode, String> {
-        self.inodes.get_mut(&inode).ok_or_else(|| format!("the reference has no inode {inode}"))
+        self.inodes.get_mut(&inode).ok_or_else(|| format!("the model has no inode {inode}"))
     }
 
     fn check(&self, attributes: Option<&skep_types::Attributes>) -> Result<(), String> {
@@ -349,7 +349,7 @@ impl Model {
         if expected.as_ref() == Ok(&answered) {
             return Ok(());
         }
-        Err(format!("the reply has {answered:?}, the reference {expected:?}"))
+        Err(format!("the reply has {answered:?}, but the model has {expected:?}"))
     }
 
     /// Checks the pattern and the attributes in the reply to an open.
@@ -374,7 +374,7 @@ impl Model {
         if self.inodes.contains_key(&inode) {
             return Err(format!("inode id {inode} was assigned twice"));
         }
-        let parent = self.inodes.get(&directory).ok_or("the reference has no such directory")?;
+        let parent = self.inodes.get(&directory).ok_or("the model has no such directory")?;
         let child = parent.child(directory, kind, new, requested, &self.map);
         self.inodes.insert(inode, child);
         Ok(())
@@ -411,7 +411,8 @@ impl Model {
         writers: u32,
     ) -> Result<(), String> {
         let found = self.inode_mut(inode)?;
-        let opens = found.opens.get_mut(&session).ok_or("the session does not have it open")?;
+        let opens =
+            found.opens.get_mut(&session).ok_or("the session does not have the file open")?;
         let less = |count: u32, by: u32| count.checked_sub(by).ok_or("closed too often");
         *opens = (less(opens.0, readers)?, less(opens.1, writers)?);
         if *opens == (0, 0) {
@@ -444,8 +445,9 @@ fn is_acl(name: &[u8]) -> bool {
 }
 
 /// Whether the next truncation of a file can have the truncate generation `generation`. `last` is
-/// the generation of its last truncation. Within a start of the target, generations are numbered
-/// one by one. The first generation in a later start has only zeros in its 40 low bits.
+/// the generation of its last truncation. Until the target restarts, each generation is one more
+/// than the generation before it. After a restart, the first generation has only zeros in its 40
+/// low bits.
 pub(crate) fn is_next_generation(last: u64, generation: u64) -> bool {
     generation == last + 1 || (generation > last && generation.trailing_zeros() >= 40)
 }

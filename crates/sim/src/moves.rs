@@ -3,12 +3,12 @@
 //!
 //! A simulated storage target has no file contents. At the offset of the inline bytes in a chunk
 //! file, the target records the checksum of the copy that a client has written at this offset. When
-//! a metadata target has replied that it has removed inline bytes, storage must have the copy of
-//! the same bytes, or newer writes, on its device. This module does not check the bytes of later
-//! writes.
+//! a metadata target has replied that it has removed inline bytes, the storage target must have a
+//! copy of these bytes, or newer writes, on its device. This module does not check the bytes of
+//! later writes.
 //!
-//! After each open of a file, its pattern must not be older than a pattern that an earlier open has
-//! shown.
+//! After each open of a file, its pattern must not be older than the pattern in the reply to any
+//! earlier open.
 
 use crate::client::{Handle, Write};
 use crate::knobs::PlantedBug;
@@ -45,8 +45,8 @@ pub(crate) struct StoredFirstBytes {
 }
 
 impl StoredFirstBytes {
-    /// Applies a write. A copy of inline bytes has its checksum in the request, in contrast to all
-    /// other simulated writes.
+    /// Applies a write. Only a request that writes a copy of inline bytes contains the checksum of
+    /// its bytes.
     pub(crate) fn write(&mut self, write: &st::WriteChunk, is_durable: bool) {
         match write.checksums[..] {
             [checksum] => self.cached = FirstBytes::Copy(checksum),
@@ -76,8 +76,8 @@ impl StoredFirstBytes {
 impl World {
     /// Begins to move the inline bytes of an open file. Returns `false` if the client cannot move
     /// the bytes now. A real client reads the bytes, and delays its own writes until the end of the
-    /// move. The simulated client takes the bytes from the reference, and does not stop its inline
-    /// writes, so that the target must detect these writes.
+    /// move. The simulated client takes the bytes from the reference model, and does not stop its
+    /// inline writes, so that the target must detect these writes.
     pub(crate) fn move_inline(&mut self, client: usize, task: usize, index: usize) -> bool {
         let handle = self.clients[client].handles[index].clone();
         let (inode, pattern) = (handle.inode, handle.pattern.as_ref());

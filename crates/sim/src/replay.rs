@@ -1,7 +1,7 @@
 //! The replay of a simulated client. The client keeps the changes that targets have acknowledged.
-//! After a comparison of slots (`comparison`), it sends the lost changes again, before the target
-//! executes new changes. The simulated client does what `crates/client/src/session/replay.rs` does,
-//! with two exceptions:
+//! After a comparison of slots (`comparison`), the client sends the lost changes again, before the
+//! target executes new changes. The simulated client does what
+//! `crates/client/src/session/replay.rs` does, with two exceptions:
 //! - The client never drops a durable change from its list. Such a change is never lost, so the
 //!   client never replays it.
 //! - The client does not replay opens that have truncated the file. So no replay restores the
@@ -27,7 +27,7 @@ use std::collections::{BTreeMap, VecDeque};
 #[derive(Debug, Clone)]
 pub(crate) struct KeptChange {
     /// Place of the first execution of the change: the start number of the target, and the number
-    /// of the change in this start.
+    /// that the target gave to the change after this start.
     place: (u64, u64),
     /// The last request that executed the change: the original request or a replay.
     id: InstanceId,
@@ -38,7 +38,7 @@ pub(crate) struct KeptChange {
     reply: Vec<u8>,
 }
 
-/// The kept changes of a session, and its replay.
+/// The acknowledged changes that a client keeps for a session, and the replay of these changes.
 #[derive(Debug, Default)]
 pub(crate) struct SessionReplay {
     kept: Vec<KeptChange>,
@@ -50,8 +50,8 @@ pub(crate) struct SessionReplay {
 
 impl SessionReplay {
     /// Moves to `lost` the changes that the target has lost, according to the sequences of its
-    /// slots. Returns the change that the target has replayed although the client has received no
-    /// reply.
+    /// slots. Returns the change whose replay the target has executed although the client has
+    /// received no reply.
     fn take_lost(&mut self, slots: &[md::SlotSequence]) -> Option<KeptChange> {
         let stored: BTreeMap<u32, u64> = slots.iter().map(|it| (it.slot, it.sequence)).collect();
         let sequence = |slot: u32| stored.get(&slot).copied().unwrap_or(0);
@@ -134,8 +134,8 @@ impl World {
         sessions.find(|it| it.id == id).map(|it| &mut it.replay)
     }
 
-    /// Records that a change is durable if the reply contains no number of the change (zero). The
-    /// client does not keep this change for a replay, so no power loss may revert it.
+    /// Records that a change is durable if the reply contains zero in place of the change's number.
+    /// The client does not keep this change for a replay, so no power loss may revert it.
     pub(crate) fn note_durable(&mut self, client: usize, task: usize, number: u64) {
         let current = self.clients[client].tasks[task].current.as_ref();
         if let Some(id) = current.and_then(|it| it.instance).filter(|_| number == 0) {
@@ -251,8 +251,8 @@ impl World {
         self.next_replay(client, id);
     }
 
-    /// Marks the handles of a file as shared, if the file is shared in the reply to its replayed
-    /// open.
+    /// Marks the handles of a file as shared, if the reply to the replayed open marks the file as
+    /// shared.
     fn note_shared(&mut self, client: usize, op: &Op, body: &[u8]) {
         let (Op::Create(_) | Op::CreateUnnamed(_) | Op::Open(_)) = op else { return };
         let reply = md::ReplayReply::from_bytes(body).map(|it| it.reply.0);

@@ -2,7 +2,8 @@
 //! `ForgetRefusal`. The witness checks the transactions (`witness::staged`).
 //!
 //! A real connection ends with the process of its target, so no duplicate reaches the next process.
-//! The protocol does not rely on this, so here duplicates arrive at any later process.
+//! The protocol does not rely on the end of the connection, so in the simulation a duplicate may
+//! arrive at any later process.
 
 use crate::knobs::PlantedBug;
 use crate::world::{Phase, SimEvent, World};
@@ -32,7 +33,7 @@ impl World {
     /// Delivers a duplicate of a request. Its reply has no receiver.
     pub(crate) fn deliver_duplicate(&mut self, target: usize, header: Header, body: Vec<u8>) {
         if self.targets[target].running.is_some() {
-            // No connection has this number.
+            // No connection has the number zero.
             self.deliver_request(target, 0, header, body);
         }
     }

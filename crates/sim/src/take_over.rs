@@ -240,7 +240,7 @@ impl World {
         process.resumes_at = decision.synced.filter(|_| takes_over);
         self.trace.note(self.now, || format!("target {index}: take-over {takes_over}, {last}"));
         if is_ahead {
-            self.fail(format!("the store of a member of target {index} is ahead of {last}"));
+            self.fail(format!("the store of a member of target {index} is ahead of record {last}"));
         }
         if takes_over {
             let by = self.targets[index].target;

@@ -46,8 +46,8 @@ pub(crate) struct TargetProcess {
     /// LSN of the last record that the target has synced. A planted bug uses this field.
     pub(crate) synced: Lsn,
     /// The ends of earlier logs of the group. The simulation adds an entry when a member continues
-    /// without records that the other member may still have: the LSN of the last record in the
-    /// group's log, and the new epoch.
+    /// without records that the other member may still have. An entry contains the LSN of the last
+    /// record in the group's log, and the new epoch.
     pub(crate) ends: Vec<(Lsn, Epoch)>,
     pub(crate) stopped: Option<StoppedState>,
     pub(crate) disk: LogDisk,
@@ -422,8 +422,8 @@ impl World {
     }
 
     /// Checks the losses of a power loss with the sync policy `interval`. At most the records of
-    /// one sync interval may be lost. On slow disks, the records of two syncs may be lost: of the
-    /// sync in flight, and of the next sync, which covers the records that the target appended
+    /// one sync interval may be lost. On slow disks, the records of two syncs may be lost: the sync
+    /// in flight, and the next sync. The next sync covers the records that the target appended
     /// during the sync in flight.
     fn check_age(&mut self, index: usize, oldest: Duration) {
         let is_slow = self.knobs.faults.slowness;

@@ -60,9 +60,9 @@ impl World {
         }
     }
 
-    /// Removes the truncations whose log records a power loss of the target has reverted. The
-    /// target executes none of these truncations, and gives their generations to no other
-    /// truncation.
+    /// A power loss of the target has reverted some log records. Removes the truncations of these
+    /// records. The target executes none of these truncations, and gives their generations to no
+    /// other truncation.
     pub(crate) fn forget_truncations(&mut self, target: usize, last_kept: Lsn) {
         self.truncations.retain(|_, it| it.target != target || it.lsn <= last_kept);
     }
@@ -76,7 +76,8 @@ impl World {
         self.truncations.retain(|(inode, _), _| inodes.contains_key(inode));
     }
 
-    /// Checks a truncation request from a metadata target when it arrives at a storage target.
+    /// Checks a truncation request from a metadata target when the request arrives at a storage
+    /// target.
     pub(crate) fn check_truncation(
         &mut self,
         caller: Node,
@@ -90,7 +91,7 @@ impl World {
         {
             let key = stat.key;
             return self.fail(format!(
-                "target {target} measures chunk file {key}, which has the old tail again"
+                "target {target} measures chunk file {key}, in which the old tail has reappeared"
             ));
         }
         if header.message != st::TruncateChunk::ID {
@@ -150,7 +151,7 @@ impl World {
             let storage = &self.storages[self.storage_of(group)];
             if storage.truncated.get(&key).is_none_or(|newest| *newest < generation) {
                 return self.fail(format!(
-                    "truncation {generation} is acknowledged, chunk file {key} is not truncated"
+                    "truncation {generation} is acknowledged, but chunk file {key} is not truncated"
                 ));
             }
         }

@@ -26,7 +26,7 @@ pub(crate) struct Window {
     /// existed at any moment of the window.
     pub(crate) always: BTreeMap<Vec<u8>, InodeId>,
     pub(crate) ever: BTreeSet<(Vec<u8>, InodeId)>,
-    /// For an open: the sizes and inline bytes that the file had at any one moment.
+    /// For an open: each pair of size and inline bytes that the file had at the same moment.
     contents: BTreeSet<(u64, Vec<u8>)>,
     /// If the inode whose group serves the request is a regular file: the sizes that the file had
     /// at any moment.
@@ -101,8 +101,8 @@ impl Window {
         self.outcomes.contains(answer) || is_cycle || is_right_at_two_moments(self, answer)
     }
 
-    /// Whether the bytes in the reply to an open were the bytes of the file at any moment of the
-    /// window at which the file had the size in the reply.
+    /// Whether the file had both the bytes and the size in the reply to an open at one moment of
+    /// the window.
     pub(crate) fn has_right_bytes(&self, opened: &OpenReply) -> bool {
         let Some(inline) = &opened.inline else { return true };
         let size = opened.attributes.size;

@@ -137,7 +137,7 @@ pub(crate) struct Witness {
     /// Whether a disk was full at some moment. If true, a target may have refused operations that
     /// need disk space.
     pub(crate) has_seen_full_disks: bool,
-    /// For each request: when the attempt that the target executes has arrived, as an index in the
+    /// For each request: the arrival of the attempt that the target executes, as an index in the
     /// order of all arrivals.
     arrivals: BTreeMap<InstanceId, u64>,
     next_arrival: u64,
@@ -154,7 +154,7 @@ pub(crate) struct Witness {
     versions: Versions,
     /// Whether the records that the witness checks next were in the log before, and were reverted.
     pub(crate) is_restoring: bool,
-    /// Number of losses of log records that the model contained.
+    /// Number of times that a target has lost log records whose changes the model contained.
     pub(crate) losses: u64,
     replays: Replays,
     staging: StagedOperations,
@@ -370,8 +370,8 @@ impl Witness {
         }
         self.ended.extend(changes.sessions_ended.iter().map(|it| (*it, (target, lsn))));
         // Try the order of arrival first, because a target handles requests in this order, unless a
-        // request must wait. So if the model accepts several orders, this order is the most
-        // probable order.
+        // request must wait. So if the model accepts several orders, the order of arrival is the
+        // most probable.
         pending.sort_by_key(|effect| match effect {
             Effect::Client(id, _) => self.arrivals.get(id).copied(),
             _ => None,

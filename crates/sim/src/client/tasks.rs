@@ -1,4 +1,4 @@
-//! The operations of the tasks of simulated clients: their begin, each attempt to send their
+//! The operations of simulated clients' tasks: the start of an operation, each attempt to send its
 //! request, and the replies. The parent module owns the processes and sessions of the clients.
 
 use super::{Current, Handle, Write, is_lost};
@@ -17,8 +17,8 @@ use std::time::Duration;
 const CLAIM_PAUSE: Duration = Duration::from_millis(1);
 
 impl World {
-    /// Begins an operation of a task. If the operation must wait for another operation of the
-    /// client on the same file, drops it, and the task chooses its next operation after a pause.
+    /// Begins an operation of a task. Drops the operation if it must wait for another operation of
+    /// the client on the same file. The task then chooses its next operation after a pause.
     pub(crate) fn begin(&mut self, client: usize, task: usize, op: Op, is_durable: bool) {
         match self.claim(client, &op) {
             Some(change) => self.begin_change(client, task, op, is_durable, change),
@@ -153,8 +153,8 @@ impl World {
             && current.op.is_of_wait()
             && is_lost(error)
         {
-            // The end of the session has released the client's locks, and removed its waiting
-            // request from the queue for the lock.
+            // The end of the session has released the client's locks, and removed the client's
+            // waiting request from the queue for the lock.
             let (session, home) = (current.session, current.op.home());
             if let Some(group) = self.map.shard_group(home.shard()) {
                 self.replace_session(client, group, session, error);
@@ -303,7 +303,8 @@ impl World {
             self.clients[client].moving.remove(&it.inode);
         }
         let change = std::mem::take(&mut current.change);
-        // A mount does not list a truncation by an open if it has the state of the file.
+        // If a mount has the state of the file, it does not add a truncation by an open to its list
+        // of changed files.
         let is_listed =
             !matches!((&current.op, &change), (Op::Open(_), FileChange::Truncation { .. }));
         let next = self.apply_to_file(client, &current.op, change, reply);

@@ -88,7 +88,8 @@ pub(super) fn lock(
     let ranges = inode.locks.entry(owner).or_default();
     match is_refused {
         false => ranges.set(request.start..request.end, request.mode),
-        // If a target refuses the conversion of a `flock` lock, it also releases the old lock.
+        // If a target refuses the conversion of a `flock` lock, the target also releases the old
+        // lock.
         true if request.kind == LockKind::Flock => *ranges = LockRanges::default(),
         true => {}
     }
