@@ -99,7 +99,7 @@ fn checks_of_a_group_find_all_planted_bugs() {
         };
         // Some bugs appear only after several simultaneous faults. None of the first 2,000 seeds
         // finds `ConfirmUnsynced`, because since the fix of hole H44, a new primary marks members
-        // only after the leases of its predecessor.
+        // as in sync only after the leases of its predecessor have ended.
         let first = if plant == GroupBug::ConfirmUnsynced { 2001 } else { 1 };
         let all = reports_until(first..first + 2000, Some(plant), is_expected);
         assert!(all.iter().any(is_expected), "{plant:?} is not found:\n{}", explain(&all));

@@ -70,7 +70,8 @@ impl Cluster {
         }
     }
 
-    /// Records in the durable member mark that the member asks management for a change.
+    /// Records the request for a change of the group in the member mark, the member's durable
+    /// state.
     fn note_request(&mut self, index: usize, change: &GroupChange) {
         let is_noted = matches!(
             change.change,

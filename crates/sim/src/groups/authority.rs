@@ -1,9 +1,9 @@
 //! The model of management: the cluster map, decisions about the members of the group, and the
 //! requests of administrators.
 //!
-//! The model calls the functions of the real management: [`skep_cluster::groups`] for changes by
-//! compare-and-set on the epoch, and [`skep_cluster::losses`] for the choice of a primary when all
-//! serving members may lack records. The model handles requests like `crates/management`
+//! The model calls the functions of the real management. [`skep_cluster::groups`] changes a group
+//! by compare-and-set on its epoch. [`skep_cluster::losses`] chooses a primary when all serving
+//! members may lack records. The model handles requests like `crates/management`
 //! (`handlers/ask_take_over.rs`, `handlers/change_group.rs`, `loss_reports.rs`).
 //!
 //! The state of the model is durable, so a stop of management only delays replies and maps. In some
@@ -59,7 +59,7 @@ impl Authority {
     pub(super) fn new(map: Arc<ClusterMap>, random: Random) -> Self {
         let leaders = Leaders::new(random, map.version);
         let mut published = PublishedMaps::default();
-        published.add(&map).expect("no map contradicts the first one");
+        published.add(&map).expect("the first map contradicts no other map");
         Self { map, is_back: Duration::ZERO, reports: Default::default(), leaders, published }
     }
 

@@ -203,8 +203,8 @@ impl Cluster {
         self.send_later(client, number, LONGEST_WAIT_MICROS);
     }
 
-    /// Plans that the client repeats a call after a random time, unless the final reply arrives
-    /// before this time.
+    /// Schedules the repetition of a call after a random time. The client does not repeat the call
+    /// if the final reply arrives earlier.
     fn send_later(&mut self, client: usize, call: u64, most_micros: u64) {
         let Some(attempt) = self.clients[client].calls.get(&call).map(|it| it.attempt) else {
             return;
@@ -219,8 +219,8 @@ impl Cluster {
         }
     }
 
-    /// Handles the arrival of a cluster map. Sends all calls again if the map has another epoch of
-    /// the group.
+    /// Handles the arrival of a cluster map. Sends all calls again if the group has another epoch
+    /// in this map than in the previous map.
     pub(super) fn map_of_client(&mut self, client: usize, map: Arc<ClusterMap>) {
         let process = &mut self.clients[client];
         if map.version <= process.map.version {

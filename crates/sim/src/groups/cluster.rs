@@ -104,7 +104,7 @@ pub(super) enum GroupEvent {
         life: u64,
         number: u64,
     },
-    /// A member's process no longer waits for management.
+    /// A member's process no longer waits for a reply of management.
     GiveUpManagement {
         member: usize,
         life: u64,
@@ -201,8 +201,9 @@ pub(super) struct Cluster {
 
 /// Maximum number of events of a run. No correct run needs as many events.
 const MAX_EVENTS: u64 = 1_000_000;
-/// Time limit for the end of all work after the last fault: take-overs, lost requests and copies,
-/// and the time for which a primary does not count a member that has failed several times.
+/// Time limit for all work after the last fault: take-overs, lost requests and copies. The limit
+/// also includes the time for which a primary does not count a member that has failed several
+/// times.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(180);
 
 /// Runs the seed of `options`.

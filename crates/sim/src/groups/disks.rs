@@ -119,8 +119,8 @@ impl Cluster {
     }
 
     /// Adds a measurement of the free space to the events of a member's batch. For
-    /// `HAND_OVER_LIMIT` after its disk became full, a primary instead asks management to hand its
-    /// group over.
+    /// `HAND_OVER_LIMIT` after its disk became full, a primary instead asks management to hand the
+    /// group over to another member.
     pub(super) fn measure_space(&mut self, index: usize, events: &mut Vec<Event>) {
         if !self.knobs.faults.disks || self.asks_for_successor(index) {
             return;

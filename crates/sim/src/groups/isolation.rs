@@ -4,8 +4,8 @@
 //! after two moves of the role.
 //!
 //! # Clients only read
-//! After a change that no backup member has appended, an isolated primary sends no reply any more,
-//! even with a valid lease. A run with such a change would not show that the primary or its
+//! After a change that no backup member has appended, an isolated primary sends no further reply,
+//! even if its lease is valid. A run with such a change would not show that the primary or its
 //! successor relies on a wrong time. So clients begin no change from shortly before an isolation
 //! until its end.
 //!
@@ -13,8 +13,8 @@
 //! Each of these planted bugs needs one order of events, which random faults rarely cause:
 //!
 //! - `IgnoreGrant`: the other members get a map with a shorter `take_over_after`, and the primary
-//!   does not get this map. The isolation begins after the promises that these members made for the
-//!   longer time have ended.
+//!   does not get this map. The promises of these members for the longer time end before the
+//!   isolation begins.
 //! - `ShortenPromise`: the other members get the map with the shorter time right after the start of
 //!   the isolation.
 //! - `ForgetPromise`: the processes of the other members are killed right after the isolation, and
@@ -57,7 +57,7 @@ impl Cluster {
         self.set_lease_times(times);
     }
 
-    /// Publishes a map with other lease times, unless no leader of management can commit them.
+    /// Publishes a map with other lease times, if a leader of management can commit them.
     pub(super) fn set_lease_times(&mut self, times: LeaseTimes) {
         if !self.authority.leaders.is_serving() {
             return;
@@ -69,8 +69,8 @@ impl Cluster {
         self.publish(map);
     }
 
-    /// Isolates the primary around the time at which all other members get other lease times. In
-    /// some cases, also kills the processes of these members.
+    /// Isolates the primary at about the time at which all other members receive new lease times.
+    /// In some cases, also kills the processes of these members.
     pub(super) fn isolate_with_other_times(&mut self) {
         let present = LeaseTimes::of(&self.map().policy);
         let times = self.draw_shorter_times(present);
@@ -114,7 +114,8 @@ impl Cluster {
     }
 
     /// Isolates the primary and kills its process, while management marks another member as in
-    /// sync. The process starts again immediately, without the map in which that member serves.
+    /// sync. The process starts again immediately. It does not have the map in which the marked
+    /// member serves.
     pub(super) fn isolate_and_restart(&mut self) {
         let member = self.index_of(group_of(self.map()).primary);
         let client = Place::Client(self.random.index(self.clients.len()));

@@ -29,23 +29,24 @@ pub enum GroupBug {
     /// A primary does not record a member after it has asked management to mark this member as in
     /// sync.
     ForgetCounted,
-    /// A member that receives a copy of the store ignores the changes since the copy has begun.
+    /// A member that receives a copy of the store ignores the changes that were made after the copy
+    /// began.
     LoseCopiedChanges,
     /// A member treats its incomplete copy of the store as complete.
     OpenIncompleteCopy,
     /// A member counts a copy as complete before all key-value pairs are on its device.
     TrustUnsyncedCopy,
-    /// A primary sends later records in place of records that a member lacks and that the log of
-    /// the primary no longer has.
+    /// If a member lacks records that the log of the primary no longer has, the primary sends later
+    /// records instead.
     ReadRemovedRecords,
     /// A primary that has not received the newest map confirms records of its successor, and
     /// nevertheless continues as a primary.
     ReleaseInOffice,
-    /// A primary ignores the leases that members grant. The primary relies only on the setting in
-    /// its own map.
+    /// A primary ignores the leases that members grant. The primary relies only on the setting
+    /// `take_over_after` in its own map.
     IgnoreGrant,
     /// A process that starts ignores the promises of the previous process of the member, and waits
-    /// only for the time in its own map.
+    /// only for `take_over_after` in its own map.
     ForgetPromise,
     /// A map with a shorter `take_over_after` shortens the promises that a member has already made.
     ShortenPromise,
@@ -167,7 +168,7 @@ pub(super) struct GroupKnobs {
     pub(super) log_kept: usize,
     /// Maximum rate of a copy of the store, in bytes per second.
     pub(super) copy_rate: u64,
-    /// The lease times at the beginning.
+    /// The lease times at the beginning of the run.
     pub(super) leases: LeaseTimes,
     pub(super) faults: GroupFaults,
     pub(super) mean_fault_pause: Duration,
@@ -229,7 +230,7 @@ impl GroupKnobs {
             segment_bytes: random.within(600, 20_000) as usize,
             log_kept: random.within(0, 60_000) as usize,
             // With 2,000 bytes per second, the copies of a large store to two members did not end
-            // within the time limit for a group to become whole (seed 40005183).
+            // within `FINISH_TIMEOUT` (seed 40005183).
             copy_rate: random.within(10_000, 200_000),
             leases: match random.percent(50) {
                 true => LeaseTimes::of(&Policy::default()),

@@ -4,9 +4,9 @@
 //! Random faults rarely cause this order of events. So in some runs, the module delays a request to
 //! take over or to drop a member. Until the request arrives, the links between all other processes
 //! work, no member reaches management, and clients continue. The sender loses power right after a
-//! client has received a reply, because at this moment the sender's disk may lack the newest
-//! record, on which the reply depends. In some cases, the process of the sender is killed before
-//! the power loss. The next process then finds in the member mark that the member has sent a
+//! client has received a reply. At this moment, the sender's disk may lack the newest record, and
+//! the reply depends on this record. In some cases, the process of the sender is killed before the
+//! power loss. The next process then finds in the member's durable mark that the member has sent a
 //! request.
 //!
 //! The module has its own random numbers. So runs without late requests do not depend on these
@@ -21,7 +21,8 @@ use std::time::Duration;
 
 /// Percentage of the requests to take over or to drop a member that arrive late.
 const LATE_PERCENT: u64 = 40;
-/// Shortest and longest time in microseconds between the end of other faults and the arrival.
+/// Shortest and longest time in microseconds between the end of other faults and the arrival of the
+/// late request.
 const DELAY_MICROS: (u64, u64) = (300_000, 1_500_000);
 /// Percentage of the late requests after which the process of the sender is killed.
 const KILL_PERCENT: u64 = 30;
@@ -106,7 +107,7 @@ mod tests {
     use skep_wire::management::AskTakeOver;
 
     #[test]
-    fn only_requests_that_may_leave_a_sole_member_are_delayed() {
+    fn request_is_delayed_only_if_it_may_leave_one_member() {
         let (group, epoch, target) = (GroupId::new(1), Epoch::new(2), TargetId::new(3));
         let change = |change| Ask::Change(GroupChange { group, epoch, change, target }, epoch);
         assert!(may_leave_alone(&change(MemberChange::Drop)));

@@ -38,8 +38,8 @@ const LONGEST_TRUST_MICROS: u64 = 1_200_000;
 /// Shortest and longest time in microseconds between the loss of a leader and the first map of its
 /// successor. A successor may begin while the previous leader still serves.
 const ELECTION_MICROS: (u64, u64) = (200_000, 2_500_000);
-/// Longest time in microseconds until a majority has stored a command, on usual disks and on slow
-/// disks.
+/// Longest time in microseconds until a majority has stored a command. The first constant is for
+/// usual disks, the second for slow disks.
 const USUAL_COMMIT_MICROS: u64 = 20_000;
 const SLOW_COMMIT_MICROS: u64 = 400_000;
 /// Time after which a process that has not received the newest map asks again for a map.
@@ -72,8 +72,7 @@ struct FormerLeader {
 #[derive(Debug)]
 pub(super) struct Leaders {
     random: Random,
-    /// Whether the newest leader serves. If this field is not set, the next leader has not begun
-    /// yet.
+    /// Whether the newest leader serves. `false` means that the next leader has not begun yet.
     is_serving: bool,
     /// Sequence number of the newest leader's start.
     starts: u64,
@@ -385,7 +384,7 @@ mod tests {
         assert!(leaders.former_reached(until).is_none());
         leaders.is_serving = true;
         let reached = (0..100).filter(|_| leaders.former_reached(early).is_some()).count();
-        assert!((1..100).contains(&reached), "two leaders serve together, {reached} of 100");
+        assert!((1..100).contains(&reached), "previous leader reached by {reached} of 100");
         assert!(leaders.former_reached(until).is_none());
     }
 }

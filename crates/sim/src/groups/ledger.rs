@@ -70,8 +70,8 @@ impl Ledger {
         self.witness.is_blind
     }
 
-    /// Records a decision on the primary of the term `term`. `is_excused` means that this primary
-    /// may lack changes without a durable reply.
+    /// Records that management has chosen the primary of the term `term`. `is_excused` means that
+    /// this primary may lack changes without a durable reply.
     pub(super) fn note_term(&mut self, term: Epoch, is_excused: bool) {
         if is_excused {
             self.excused.insert(term);
@@ -113,7 +113,7 @@ impl Ledger {
     /// Adds a record that the writer has appended.
     pub(super) fn append(&mut self, lsn: Lsn, epoch: Epoch, payload: &[u8]) -> Result<(), String> {
         if lsn.raw() != self.last().raw() + 1 {
-            return Err(format!("the primary appends record {lsn} after {}", self.last()));
+            return Err(format!("the primary appends record {lsn} after record {}", self.last()));
         }
         self.records.push((epoch, payload.to_vec()));
         self.witness.check_record(0, lsn, payload, &|_| 0)

@@ -54,7 +54,7 @@ impl Role {
     }
 }
 
-/// The state of the store and the log, which the member mark records durably.
+/// The state of the store and the log. The member mark records this state durably.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) enum Contents {
     #[default]
@@ -63,7 +63,7 @@ pub(super) enum Contents {
     Incomplete,
 }
 
-/// The mark of a member (`skep_store::page_cache`).
+/// The durable mark of a member, which its next process reads (`skep_store::page_cache`).
 #[derive(Debug, Default)]
 pub(super) struct Mark {
     pub(super) exists: bool,
@@ -74,7 +74,7 @@ pub(super) struct Mark {
     pub(super) lacks_records: bool,
     /// Members about which the target has sent requests to management.
     pub(super) counted: CountedMembers,
-    /// Each promise of the member ends at the latest after this time.
+    /// Upper bound on the remaining duration of the member's promises.
     pub(super) promise_bound: Duration,
 }
 
@@ -90,7 +90,7 @@ pub(super) struct Member {
     pub(super) target: TargetId,
     pub(super) life: u64,
     pub(super) role: Role,
-    /// First epoch of the term, if the role is that of the primary.
+    /// If the member is the primary: the first epoch of its term.
     pub(super) term: Epoch,
     pub(super) disk: LogDisk,
     /// The store, while no role uses the store.
@@ -98,7 +98,7 @@ pub(super) struct Member {
     pub(super) mark: Mark,
     /// The newest map that the process has.
     pub(super) map: Arc<ClusterMap>,
-    /// Earlier maps of the process, each with the time at which its successor arrived. The oldest
+    /// Earlier maps of the process, each with the time at which the next map arrived. The oldest
     /// map is first.
     former_maps: Vec<(Duration, Arc<ClusterMap>)>,
     /// Whether the host has lost power since the member last had all records.
@@ -115,10 +115,10 @@ pub(super) struct Member {
     is_scheduled: bool,
     ticks: u64,
     pub(super) requests: BTreeMap<u64, Requester>,
-    /// Requests to other members without a reply, by id: the receiving member, and whether the
-    /// request belongs to a copy of the store.
+    /// Requests to other members that have no reply yet, by id: the receiving member, and whether
+    /// the request belongs to a copy of the store.
     pub(super) pending: BTreeMap<u64, (TargetId, bool)>,
-    /// The request to management without a reply.
+    /// Id of the request to management that has no reply yet.
     pub(super) asked: Option<u64>,
     /// For a planted bug: time at which a backup member has last granted a lease, on the host's
     /// clock.

@@ -152,7 +152,8 @@ impl Links {
     }
 }
 
-/// Maximum delay of a message, in microseconds: on a usual link, and on a slow link.
+/// Maximum delay of a message, in microseconds. The first constant is for usual links, the second
+/// for slow links.
 const USUAL_TRAVEL_MICROS: u64 = 2_000;
 const SLOW_TRAVEL_MICROS: u64 = 60_000;
 /// Maximum delay of the few messages that arrive after all others, in microseconds.
@@ -230,8 +231,8 @@ impl Cluster {
         }
     }
 
-    /// For a planted bug: returns the confirmation of a primary that does not have the map of its
-    /// successor yet, and continues in its role.
+    /// For a planted bug: returns a confirmation of records from a primary that does not have its
+    /// successor's map yet. The primary continues in its role.
     fn release_in_office(&self, to: usize, request: &MemberRequest) -> Option<LogHeld> {
         let member = &self.members[to];
         let is_planted = self.knobs.plant == Some(GroupBug::ReleaseInOffice);

@@ -1,6 +1,6 @@
-//! The upper bound on a member's promises not to take over. The simulated member mark contains this
-//! bound. The module also has the planted bugs that break promises. The functions do the same as
-//! `service/roles.rs` of `crates/metadata`, but without files.
+//! The upper bound on the remaining duration of a member's promises not to take over. The simulated
+//! member mark contains this bound. The module also has the planted bugs that break promises. The
+//! functions do the same as `service/roles.rs` of `crates/metadata`, but without files.
 
 use super::authority::group_of;
 use super::knobs::GroupBug;

@@ -44,14 +44,14 @@ impl PublishedMaps {
             && shown > epoch
         {
             return Err(format!(
-                "map {version} goes back to epoch {epoch}, map {earlier} has shown {shown}"
+                "map {version} goes back to epoch {epoch}, but map {earlier} has epoch {shown}"
             ));
         }
         if let Some((later, shown)) = self.maps.range(version..).next().map(epoch_of)
             && shown < epoch
         {
             return Err(format!(
-                "map {later} goes back to epoch {shown}, map {version} shows {epoch}"
+                "map {later} goes back to epoch {shown}, but map {version} has epoch {epoch}"
             ));
         }
         let serving = group.members.iter().filter(|it| it.state == MemberState::Serving);
@@ -77,7 +77,7 @@ mod tests {
     use super::*;
     use crate::random::Random;
 
-    /// Returns the first map of a run with another version and another epoch.
+    /// Returns the first map of a run, but with this version and this epoch.
     fn map_with(version: u64, epoch: u64) -> Arc<ClusterMap> {
         let mut map = first_map(&GroupKnobs::draw(&mut Random::new(1), None));
         map.version = MapVersion::new(version);

@@ -113,10 +113,10 @@ impl Cluster {
         }
     }
 
-    /// For a planted bug: changes the reply of a member to a poll. If the member has taken over
-    /// from another primary and a client repeats its open of a file, the member assumes that its
-    /// predecessor has notified the holders of this file. So the member does not send the
-    /// notification, and counts the notification as acknowledged.
+    /// For a planted bug: changes the reply of a member to a poll. After a take-over, the member
+    /// assumes that its predecessor has notified the holders of each file whose open a client
+    /// repeats. So the member does not send the notification, and counts the notification as
+    /// acknowledged.
     pub(super) fn lose_notifications(
         &mut self,
         index: usize,

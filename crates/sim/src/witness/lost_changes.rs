@@ -10,8 +10,8 @@ impl Witness {
     /// lost if its sequence is higher than the sequence that the target has sent for its slot.
     ///
     /// # Errors
-    /// Describes an acknowledged change that is lost although the slots show it as executed, or a
-    /// change that is not lost although the slots show it as lost.
+    /// Describes an acknowledged change whose state in the slots is wrong: the slots show a lost
+    /// change as executed, or an executed change as lost.
     pub(crate) fn check_slots(
         &mut self,
         target: usize,

@@ -106,9 +106,9 @@ impl Witness {
     }
 
     /// Whether an operation that the reference model would refuse now may have been executed
-    /// correctly, without an effect. An example is a rename to another name of the same file, for
-    /// which the coordinator looked up the old name on another target before a client removed the
-    /// old name.
+    /// correctly, without an effect. An example is a rename to another name of the same file. The
+    /// coordinator looked up the old name on another target, and then a client removed the old
+    /// name.
     fn may_have_no_effect(&self, op: &Op) -> bool {
         let (from, to, name) = match op {
             Op::Rename(it) => (it.from_directory, it.to_directory, &it.to_name),

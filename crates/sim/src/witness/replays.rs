@@ -1,5 +1,6 @@
-//! Checks the replays of changes that a power loss has reverted: while the client of a lost change
-//! is alive, the change is replayed or reported, and no target executes a new change before.
+//! Checks the replays of changes that a power loss has reverted. While the client of a lost change
+//! is alive, the change must be replayed or reported, and the target must not execute a new change
+//! before.
 
 use super::{Effect, Instance, InstanceId, Violation, Witness};
 use crate::changes::Changes;
@@ -16,7 +17,7 @@ use std::time::Duration;
 #[derive(Debug, Clone)]
 pub(crate) struct ReplayedChange {
     /// Place of the first execution of the change: the start number of the target, and the number
-    /// of the change in this start.
+    /// that the target gave to the change after this start.
     pub(crate) place: (u64, u64),
     /// The inode that the change created.
     pub(crate) created: Option<InodeId>,
@@ -41,8 +42,8 @@ pub(super) struct Replays {
     /// Lost changes whose clients are alive, each with the target that has lost it.
     owed: BTreeMap<InstanceId, usize>,
     /// For each target that has lost power: whether `owed` contains each change that the target
-    /// lost. If the set is complete, each replay must succeed, because the target executes the
-    /// changes in their original order.
+    /// lost. If so, each replay must succeed, because the target executes the changes in their
+    /// original order.
     has_all: BTreeMap<usize, bool>,
     /// For each target that has lost power: the time of its last start after which it waits for
     /// replays.

@@ -1,7 +1,8 @@
-//! Checks staged transactions: a target commits a staged transaction only if its participant still
-//! has the prepared transaction, and undoes it only if the participant has lost it. No client gets
-//! a reply to a request whose staged transaction is undone later. No participant prepares a
-//! transaction after a reply that it has not prepared this transaction.
+//! Checks staged transactions. A target commits a staged transaction only if the participant still
+//! has the prepared transaction. A target undoes a staged transaction only if the participant has
+//! lost the prepared transaction. No client gets a reply to a request whose staged transaction is
+//! undone later. After a participant has replied that it has not prepared a transaction, it never
+//! prepares this transaction.
 //!
 //! The record of the staged transaction contains the reply of the slot and all changes of the
 //! coordinator. So the witness applies the operation to the reference model when the coordinator
@@ -98,7 +99,7 @@ impl Witness {
         for (transaction, since) in &changes.prepared_transactions {
             if self.staging.refused.contains(&(target, *transaction)) {
                 return Err(format!(
-                    "prepared {transaction:?} after its reply that it had not prepared it"
+                    "prepared {transaction:?} after its reply that it had not done so"
                 ));
             }
             let prepared = PreparedTransaction { target, lsn, since: *since };
