@@ -167,7 +167,8 @@ pub struct PreparedStore {
     /// The failure that makes the target refuse writes from the start.
     failure: Option<Error>,
     opened_at_start: std::fs::File,
-    /// Whether the previous process did not end cleanly, although the page cache has its changes.
+    /// Whether the previous process did not end cleanly, but its changes are still in the page
+    /// cache and need a sync.
     owes_full_sync: bool,
     log: RecoveredLog,
     names: Names,
@@ -447,8 +448,9 @@ impl ChunkStore {
         }
     }
 
-    /// Returns the chunk file with the key `key`. Creates the file if necessary. A refusal of the
-    /// disk to create the file or its directory counts as a failed write ([`Self::note_failure`]).
+    /// Returns the chunk file with the key `key`. Creates the file if necessary. If the file system
+    /// refuses to create the file or its directory, this counts as a failed write
+    /// ([`Self::note_failure`]).
     fn existing_or_new(&self, key: &ChunkFileKey) -> Result<Rc<ChunkFile>> {
         if let Some(file) = self.existing(key)? {
             return Ok(file);
@@ -456,8 +458,8 @@ impl ChunkStore {
         let path = self.names.path(key);
         let failed =
             |error: std::io::Error| self.note_failure(Error::from(error).within(path.display()));
-        // `create_new` cannot fail with `AlreadyExists`, since `existing` has not found the file,
-        // only this thread creates files in this directory, and no await is between the two calls.
+        // `create_new` cannot fail with `AlreadyExists`. `existing` has not found the file, only
+        // this thread creates files in this directory, and no await is between the two calls.
         let mut options = OpenOptions::new();
         options.read(true).write(true).create_new(true);
         let open = || self.open_file(&options, &path);

@@ -47,8 +47,8 @@ pub(crate) const SPACE_VALID: Duration = Duration::from_secs(1);
 /// Divisor of the file system's size. One in `RESERVE_DIVISOR` bytes stays free for the target's
 /// own records.
 pub(crate) const RESERVE_DIVISOR: u64 = 64;
-/// Maximum number of bytes that stay free. This number is enough for a rewritten dirty log, a state
-/// record, and the region pages of writes in flight.
+/// Maximum number of bytes that stay free for the target's own records. This number is enough for a
+/// rewritten dirty log, a state record, and the region pages of writes in flight.
 pub(crate) const MAX_RESERVE_BYTES: u64 = 64 << 20;
 /// Free space below which each write reserves its space first, so that the file system cannot run
 /// out of space during the write. With more free space, a reservation would only cost time.

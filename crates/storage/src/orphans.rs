@@ -64,8 +64,8 @@ impl CleanUpProgress {
 }
 
 impl Drop for CleanUpProgress {
-    /// Sets the metrics to zero. If the target is marked as lost, it drops the running round, but
-    /// continues to report these metrics.
+    /// Sets the metrics to zero. If the target is marked as lost, the target drops the running
+    /// round, but continues to report these metrics.
     fn drop(&mut self) {
         self.set(0, 0);
     }

@@ -40,8 +40,8 @@ pub fn initialise(settings: &StorageSettings, token: Option<JoinToken>) -> Resul
 /// registration that management refuses.
 pub fn run(settings: &StorageSettings) -> Result<()> {
     let descriptors = skep_env::raise_file_limit() / CONNECTIONS_SHARE;
-    // A target that an administrator adds to the running service gets the same share of
-    // descriptors, so this code leaves half of the descriptors for such targets.
+    // An administrator may add targets to the running service, and each of them gets the same share
+    // of descriptors. So this code leaves half of the descriptors for added targets.
     let share = descriptors as usize / (2 * settings.targets.len().max(1));
     let open_files = share.max(MIN_OPEN_FILES);
     let emulation = settings.emulation.clone();

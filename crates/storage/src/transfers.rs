@@ -22,8 +22,8 @@ impl Transfers {
     ///
     /// Transfers are counted when they end, and only from the end of the transfer that was counted
     /// last. So if transfer A begins before transfer B and ends after transfer B, the time of A
-    /// before the beginning of B does not count. If each transfer of a client begins before the
-    /// transfer that was counted last has ended, the sum of the counted times is the whole time.
+    /// before the beginning of B does not count. If each transfer of a client begins before the end
+    /// of the transfer that was counted last, the sum of the counted times is the whole time.
     pub(crate) fn count(&mut self, client: NodeId, began: Duration, now: Duration) -> Duration {
         if self.0.len() >= MAX_CLIENTS && !self.0.contains_key(&client) {
             self.0.clear();

@@ -77,10 +77,10 @@ pub(crate) struct ChunkFile {
 #[derive(Debug, Default)]
 pub(crate) struct WritesInProgress {
     /// Error of an early write-back. The kernel may have dropped the pages, and may not report the
-    /// error to any sync, so the next sync of this file fails with this error.
+    /// error to any sync. So the target makes the next sync of this file fail with this error.
     pub(crate) failed_write_back: RefCell<Option<std::io::Error>>,
     pub(crate) write_backs: WriteBacksInProgress,
-    /// The ends of the ranges of the writes, which may lie beyond the size of the file.
+    /// For each write, the end of its range. An end may lie beyond the size of the file.
     ends: RefCell<Vec<u64>>,
     /// Whether the target undid a failed write while other writes of the file were in progress. The
     /// file may then be longer than its logical size. The last write in progress sets the length of

@@ -226,8 +226,8 @@ impl ChunkStore {
     ///
     /// If a sync of the whole file system fails, the error does not name the affected files. An
     /// open file reports the error again at its own next sync. A file that was evicted from the
-    /// cache, or that an earlier process had open, may never report the error, so its changes count
-    /// as lost.
+    /// cache, or that an earlier process had open, may never report the error. So the changes of
+    /// such a file count as lost.
     pub(super) async fn sync_all(&self, is_needed: impl Fn() -> bool) -> Result<()> {
         if !is_needed() {
             return Ok(());

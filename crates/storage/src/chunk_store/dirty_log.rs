@@ -6,9 +6,9 @@
 //! file.
 //!
 //! # Hazard: syncs after an error
-//! After a failed sync, the kernel may treat pages as clean that are not on the device, so that the
-//! next sync succeeds. Therefore the target never repeats a failed sync of the file, but replaces
-//! the file.
+//! After a failed sync, the kernel may treat pages as clean although they are not on the device.
+//! The next sync then succeeds. Therefore the target never repeats a failed sync of the file, but
+//! replaces the file.
 //!
 //! # Invariants
 //! Each pending entry is also in the set of unsynced entries ([`DirtyLog::check_invariants`]).

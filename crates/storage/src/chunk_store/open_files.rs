@@ -5,9 +5,9 @@
 //! selects the file to evict. The hand of the clock skips a file once if an operation has used the
 //! file since the hand last passed it.
 //!
-//! The cache evicts files with unsynced changes last, since the kernel reports a failed write-back
-//! to the open descriptor, and might forget the error after the descriptor is closed. The cache
-//! stores the keys of such files, since their next sync must check the whole file system.
+//! The cache evicts files with unsynced changes last. The kernel reports a failed write-back to the
+//! open descriptor, and might forget the error after the descriptor is closed. The cache stores the
+//! keys of such files, since their next sync must check the whole file system.
 //!
 //! # Invariants
 //! `pages` is the number of region pages of all cached files, and the clock contains the key of
@@ -116,8 +116,8 @@ impl OpenFiles {
         unsynced.map(|file| (Rc::downgrade(file), file.changes.get())).collect()
     }
 
-    /// Records that the changes of all files up to the eviction `last` are on the device, or that
-    /// the target has reported their loss.
+    /// Records that the changes of all files evicted up to the eviction number `last` are on the
+    /// device, or that the target has reported their loss.
     pub(crate) fn forget_evicted(&mut self, last: u64) {
         self.unsynced.retain(|_, number| *number > last);
     }

@@ -5,8 +5,8 @@
 //! a region, the target accepts the present data and recomputes the checksums.
 //!
 //! # Hazard: pages that read as zeros
-//! If the page of a region reads as zeros, but the region has data, there are two possible causes:
-//! a power loss has destroyed the page of a new region, or the page is damaged. The target cannot
+//! A region may have data although its page reads as zeros. There are two possible causes: a power
+//! loss has destroyed the page of a new region, or the page is damaged. The target cannot
 //! distinguish the two causes, so it accepts the data and logs a warning.
 
 use super::ChunkStore;

@@ -50,8 +50,8 @@ impl ChunkStore {
         {
             return Err(self.note_failure(Error::from(error).within(path.display())));
         }
-        // Mark two open files: `open` from before the removal, and the file in the table. The two
-        // differ if another operation has opened the chunk file during the removal.
+        // Mark two open files as removed: `open` from before the removal, and the file in the
+        // table. The two differ if another operation has opened the chunk file during the removal.
         for file in [open.as_ref(), self.open.borrow().get(key).as_ref()].into_iter().flatten() {
             file.is_removed.set(true);
         }

@@ -176,6 +176,6 @@ mod tests {
         assert_eq!((full_for, free > 0), (at(17), true));
         assert_eq!(gauge.end_of_full(at(19)), None);
         assert_eq!(gauge.note_refusal(at(20)), None, "no line is due");
-        assert_eq!(gauge.end_of_full(at(21)), None, "the log has no line about the begin");
+        assert_eq!(gauge.end_of_full(at(21)), None, "the log has no line about the full disk");
     }
 }

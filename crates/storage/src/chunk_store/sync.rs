@@ -109,14 +109,14 @@ impl ChunkStore {
         }
         file.note_change();
         let mut is_complete = true;
-        // Regions beyond the end may still be dirty, because their entries are in the dirty log. A
-        // truncation has removed the data of these regions, so no data is lost.
+        // Regions beyond the end of the file may still be dirty, because their entries are in the
+        // dirty log. A truncation has removed the data of these regions, so no data is lost.
         let last = region_of(file.size.get().saturating_sub(1));
         let dirty = self.dirty.regions_of(&file.key).into_iter();
         for index in dirty.filter(|index| *index <= last) {
             let cached = file.regions.borrow().get(&index).map(Rc::clone);
-            // If the target does not have the region page in memory, the page in the file may be
-            // older than acknowledged writes, so the region counts as incomplete.
+            // If the region page is not in memory, the page in the file may be older than
+            // acknowledged writes. So the region counts as incomplete.
             is_complete &= cached.is_some();
             let region = match cached {
                 Some(region) => region,

@@ -11,7 +11,7 @@ use std::io;
 use std::ops::Range;
 
 impl ChunkStore {
-    /// Restores the length of a file, and recomputes, from the current data, the checksums of the
+    /// Restores the length of a file. Uses the current data to recompute the checksums of the
     /// regions that the failed writes touched. The caller must hold the file's lock for these
     /// writes.
     pub(super) async fn undo(&self, file: &ChunkFile, writes: &[RegionWrite]) -> Result<()> {

@@ -39,7 +39,7 @@ struct Target {
     permits: Rc<FairPermits>,
     waiting: VecDeque<(u32, usize, Acquire)>,
     held: VecDeque<(u32, Permit)>,
-    /// The id of the newest request of each client that has got its permit.
+    /// For each client: the id of its newest request that has got a permit.
     granted: HashMap<u32, usize>,
     arrived: usize,
     /// Whether the futures are polled after each event. Without these polls, a request may have a

@@ -32,7 +32,8 @@ const STRIPE: messages::StripeHint =
 
 fn directory(path: &Path) -> Directory {
     if skep_store::identity::is_initialised(path) {
-        // A program that another test starts may hold the lock for a moment, so repeat the open.
+        // A program that another test starts may hold the lock of the directory for a moment, so
+        // repeat the open.
         let deadline = skep_env::now() + Duration::from_secs(10);
         loop {
             match Directory::open(path, DirectoryKind::StorageTarget, Some(CLUSTER)) {

@@ -107,9 +107,9 @@ fn torn_region_page_is_damage_if_the_page_cache_survived() {
         store.sync(&key(1)).await.unwrap();
         let path = store.names.path(&key(1));
         drop(store);
-        // Simulates a kill of the process before the region was marked as synced, and after the
-        // kill a flip of a bit of the page and of a bit of the data. The checksums in an intact
-        // page would show the damage of the data.
+        // Simulates a kill of the process before the region was marked as synced. After the kill, a
+        // bit of the page and a bit of the data flip. The checksums in an intact page would show
+        // the damage of the data.
         tamper(&path, 3000..3001, |byte| byte ^ 1);
         tamper(&path, 4100..4101, |byte| byte ^ 1);
         let error = read(&open(&dir), key(1), 0, 4096).await.unwrap_err();

@@ -60,8 +60,8 @@ fn fill(path: &Path) {
     for block in [256 << 10, 4096] {
         while file.write_all(&vec![1; block]).is_ok() {}
     }
-    // The sync makes the file system release the space that it had preallocated for this file, so
-    // the test fills this space in a second pass.
+    // The sync makes the file system release the space that it had preallocated for this file. The
+    // test fills this space in a second pass.
     let _full = file.sync_all();
     while file.write_all(&[1; 4096]).is_ok() {}
 }
@@ -301,7 +301,7 @@ fn store_on_a_full_disk_accepts_writes_into_reserved_space() {
         assert_eq!(
             store.reserve(&key(1), 0..3 * MIB, u64::MAX, false).await.unwrap(),
             3 * MIB,
-            "the chunk file has this space"
+            "the chunk file has the reserved space"
         );
         let all = pattern(5, 3 * MIB as usize);
         write(&store, key(1), 0, &all).await.unwrap();

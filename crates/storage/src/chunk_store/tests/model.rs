@@ -133,7 +133,7 @@ impl Model {
         let old = held.len();
         held.resize(old.max(offset + bytes.len()), 0);
         held[offset..offset + bytes.len()].copy_from_slice(&bytes);
-        assert!((old..=held.len()).contains(&size), "{size} is not in {old}..{}", held.len());
+        assert!((old..=held.len()).contains(&size), "size {size} is not in {old}..{}", held.len());
         assert!(held[size..].iter().all(|byte| *byte == 0), "only a hole may be missing");
         held.truncate(size);
     }
