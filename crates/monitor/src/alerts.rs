@@ -161,7 +161,7 @@ impl Active {
         }
     }
 
-    /// Returns the time for which the finding may be missing before it has ended.
+    /// Returns the time for which the finding may be missing before it counts as ended.
     fn patience(&self) -> Duration {
         match (self.is_announced, self.is_restored) {
             (true, true) => RESTORED_ALERT_LASTS,
@@ -171,9 +171,9 @@ impl Active {
         }
     }
 
-    /// If the severity of the finding has differed from the severity of the announced alert for a
-    /// while, the alert gets the severity of the finding, and the function returns the former
-    /// severity of the alert.
+    /// If the severities of the finding and of its announced alert have differed for a while, the
+    /// alert gets the severity of the finding. The function then returns the former severity of the
+    /// alert.
     fn take_severity(&mut self, now_ms: u64) -> Option<&'static str> {
         if !self.is_announced || self.severity == self.alert.severity {
             self.differs_since_ms = None;

@@ -23,7 +23,7 @@ use std::sync::Arc;
 /// Maximum length of the name of a cluster.
 const MAX_NAME: usize = 64;
 
-/// Name of the file that contains the id of the cluster to which the history beside it belongs.
+/// Name of a file beside the history. The file contains the id of the history's cluster.
 const OWNER_FILE: &str = "history-of";
 
 /// A cluster that the monitor watches.

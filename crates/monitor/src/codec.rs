@@ -13,8 +13,8 @@ use crate::frame::{Dimension, Frame, Key, Level, Load, Measure};
 use crate::limits::MAX_FRAME_BYTES;
 use skep_types::codec::crc32c;
 
-/// The marker at the begin of each record of version 2. No text in a payload contains the marker,
-/// because the first byte of the marker is not valid in UTF-8.
+/// The marker at the beginning of each record of version 2. No text in a payload contains the
+/// marker, because the first byte of the marker is not valid in UTF-8.
 const MARKER: [u8; 8] = [0xfb, b's', b'k', b'e', b'p', b'f', b'r', 2];
 /// Version of the payload. The version is the payload's first byte.
 const VERSION: u8 = 1;
@@ -26,7 +26,7 @@ const HEAD_BYTES: usize = 8;
 /// The lengths of the readable and of the damaged parts of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct FileSummary {
-    /// End of the last complete record, in bytes from the begin of the file.
+    /// End of the last complete record, in bytes from the beginning of the file.
     pub end: usize,
     /// Number of damaged bytes before this end.
     pub damaged_bytes: usize,
@@ -79,8 +79,8 @@ pub fn records(bytes: &[u8], mut visit: impl FnMut(&[u8])) -> FileSummary {
     summary
 }
 
-/// Returns the payload and the length of the record at the begin of `bytes`. `None` means that this
-/// record is incomplete or damaged.
+/// Returns the payload and the length of the record at the beginning of `bytes`. `None` means that
+/// this record is incomplete or damaged.
 fn record_at(bytes: &[u8]) -> Option<(&[u8], usize)> {
     let body = bytes.strip_prefix(&MARKER).unwrap_or(bytes);
     let payload = payload_at(body)?;
@@ -120,8 +120,8 @@ pub fn decode(payload: &[u8]) -> Option<Frame> {
 }
 
 /// Like [`decode`], but leaves out the loads of the dimensions for which `is_wanted` returns
-/// `false`. A chart of an hour needs one dimension of 3,600 frames, and most of the time of
-/// [`decode`] is for the keys and buckets of the other dimensions.
+/// `false`. A chart of an hour needs one dimension of 3,600 frames. [`decode`] would spend most of
+/// its time on the keys and buckets of the other dimensions.
 pub fn decode_some(payload: &[u8], is_wanted: impl Fn(Dimension) -> bool) -> Option<Frame> {
     let (version, rest) = payload.split_first()?;
     if *version != VERSION {
@@ -344,7 +344,7 @@ mod tests {
         assert_eq!(all(&file), &frames[2..]);
     }
 
-    /// At each begin of a marker, the reader examines the bytes after the marker.
+    /// Wherever a marker begins, the reader examines the bytes after the marker.
     #[test]
     fn many_markers_without_records_are_skipped() {
         let last = record(&frame(1, 10));

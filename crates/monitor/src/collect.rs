@@ -32,7 +32,7 @@ pub(crate) struct Collector {
     identity: Identity,
     connections: Connections,
     map: Option<ClusterMap>,
-    /// Whether clients have disappeared from the map since management has listed its evictions.
+    /// Whether clients have disappeared from the map since management last listed its evictions.
     has_lost_clients: bool,
 }
 

@@ -21,7 +21,7 @@ const SERVICE: &str = "service-unreachable";
 const MANAGEMENT: &str = "management-unreachable";
 /// Rule: a target lacks changes that other members of its group have.
 const INCONSISTENT: &str = "target-inconsistent";
-/// Rules of targets whose findings follow from the outage of the service of the target.
+/// Rules about targets. A finding of these rules follows from the outage of the target's service.
 const OF_TARGETS: [&str; 6] = [
     "target-offline",
     "target-down",
@@ -30,7 +30,7 @@ const OF_TARGETS: [&str; 6] = [
     "log-sync-slow",
     "queue-growing",
 ];
-/// Rules of targets that serve nothing, so that they miss the changes of their groups.
+/// Rules about targets that serve nothing, and so miss the changes of their groups.
 const STOPPED: [&str; 4] = ["target-offline", "target-down", "target-hung", "target-failed"];
 
 /// Adds a finding for each host with several services if no service of the host replies. Sets the

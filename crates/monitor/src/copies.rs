@@ -102,9 +102,9 @@ impl Copies {
         let mut sent = SentSeries::default();
         let mut back_off = BackOff::default();
         let mut problem = String::new();
-        // Retry: the monitor sends a copy that the other program could not accept again, after
-        // growing pauses. The monitor drops the oldest copy if more than `MAX_WAITING_COPIES`
-        // copies wait.
+        // Retry: after growing pauses, the monitor again sends a copy that the other program could
+        // not accept. The monitor drops the oldest copy if more than `MAX_WAITING_COPIES` copies
+        // wait.
         loop {
             skep_env::sleep(self.interval).await;
             let to_ms = now_ms();

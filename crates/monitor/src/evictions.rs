@@ -2,9 +2,9 @@
 //! reasons for their evictions.
 //!
 //! Management lists the newest evictions with their reasons, and [`crate::collect`] asks for this
-//! list when clients have disappeared. If management does not send the list, or has evicted more
-//! clients than the list has entries, the module compares the number of the other clients with the
-//! number of executed `Leave` requests.
+//! list when clients have disappeared. Management may not send the list, or may have evicted more
+//! clients than the list has entries. The module then compares the number of the other vanished
+//! clients with the number of executed `Leave` requests.
 //!
 //! The module is pure, because the caller passes the time.
 
@@ -88,9 +88,10 @@ pub(crate) struct EvictionWatch {
 }
 
 impl EvictionWatch {
-    /// Takes the clients of the newest map, the replies of a round that began after the map was
-    /// read, and the evictions that management has listed after this round. `None` means that
-    /// management has sent no list. Returns the clients that were evicted within the last minute.
+    /// Takes the clients of the newest map, and the replies of a round that began after the map was
+    /// read. `listed` contains the evictions that management has listed after this round. `None`
+    /// means that management has sent no list. Returns the clients that were evicted within the
+    /// last minute.
     pub(crate) fn update(
         &mut self,
         now_ms: u64,
@@ -143,8 +144,8 @@ impl EvictionWatch {
         }
     }
 
-    /// Reports the vanished clients if fewer clients have left. `left` is the number of clients
-    /// that have left. `None` means that the number is not known.
+    /// Reports evictions if more clients have vanished than have left. `left` is the number of
+    /// clients that have left. `None` means that the number is not known.
     fn report_uncounted(&mut self, now_ms: u64, left: Option<usize>) {
         let vanished = std::mem::take(&mut self.vanished);
         let names: Vec<String> = vanished.into_iter().map(|(_, name)| name).collect();
@@ -286,7 +287,7 @@ mod tests {
         at(0, &[5, 6, 8, 9], &round(0, 0));
         at(1, &[5, 8, 9], &round(0, 1));
         assert!(at(2, &[5, 8, 9], &round(0, 1)).is_empty());
-        // This client first asks a member that does not lead.
+        // Client 9 first sends its `Leave` request to a member that does not lead.
         at(3, &[5, 8], &round(1, 2));
         assert!(at(4, &[5, 8], &round(1, 2)).is_empty());
         // One member does not reply any more.

@@ -45,7 +45,7 @@ impl EvidenceBook {
         self.newest.retain(|piece| piece.ended_ms + FINDING_WINDOW_MS > now_ms);
     }
 
-    /// Returns the evidence for the findings of this moment.
+    /// Returns the evidence for the current findings.
     pub(crate) fn newest(&self) -> Evidence {
         sum(self.newest.iter())
     }

@@ -82,7 +82,8 @@ impl FillWatch {
 }
 
 /// Returns the used space of a target in a frame. `None` means that the frame has no used space of
-/// this target, or that the target was added or its disk replaced within the time of the frame.
+/// this target. `None` can also mean that the target was added, or its disk was replaced, within
+/// the time of the frame.
 fn used_space(frame: &Frame, id: TargetId) -> Option<UsedSpace> {
     let mean = |measure| {
         let level = frame.readings.get(&(measure, id.raw()))?;

@@ -41,7 +41,8 @@ pub(crate) struct Finding {
     pub(crate) rule: &'static str,
     pub(crate) severity: Severity,
     /// The object of the problem: `t7` for a target, `n2` for a node, `host ADDRESS` for a host, or
-    /// a word. The rule and the object together identify the finding over time.
+    /// a word such as `management`. The rule and the object together identify the finding over
+    /// time.
     pub(crate) object: String,
     /// A description of the problem, with the name of the object.
     pub(crate) what: String,

@@ -296,8 +296,8 @@ impl Frame {
     }
 
     /// Returns the sum of the loads of frames, the oldest first. For each reading, the sum contains
-    /// only the newest value, as if all samples had this value, since other programs show the
-    /// newest value as the value of this moment.
+    /// only the newest value, as if all samples had this value. Other programs show the newest
+    /// value as the current value.
     pub fn sum_with_newest_readings<'a>(frames: impl IntoIterator<Item = &'a Self>) -> Self {
         let (mut sum, mut newest) = (Self::default(), BTreeMap::new());
         for frame in frames {

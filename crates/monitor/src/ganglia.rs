@@ -5,9 +5,9 @@
 //! monitor has no metrics, and counts as down. All programs that can connect to the
 //! port can read the metrics, as with `gmond`, so the metrics name no users and no jobs.
 //!
-//! The state of the machine also has the names that `gmond` uses, such as `load_one`, because the
-//! web page of Ganglia shows metrics with these names by default. `gmetad` adds up these metrics
-//! for the cluster, so only one of the servers on a machine has them.
+//! The metrics about the machine also have the names that `gmond` uses, such as `load_one`, because
+//! the web page of Ganglia shows metrics with these names by default. `gmetad` adds up these
+//! metrics for the cluster, so only one of the servers on a machine has them.
 
 use crate::frame::{Dimension, Frame, Measure};
 use crate::limits::{GANGLIA_PATIENCE, GANGLIA_SPAN_MS, MAX_GANGLIA_CONNECTIONS};

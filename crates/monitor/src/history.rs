@@ -45,8 +45,8 @@ pub struct Resolution(usize);
 
 impl Resolution {
     /// Returns the resolution for a query over `span_ms` milliseconds that begins `age_ms`
-    /// milliseconds before now. The query reads a tier only if the tier still has the begin of the
-    /// span.
+    /// milliseconds before now. The query reads a tier only if the tier still has the beginning of
+    /// the span.
     pub fn of(span_ms: u64, age_ms: u64) -> Self {
         let by_span = LONGEST_SPAN_MS.iter().take_while(|longest| span_ms > **longest).count();
         let short = &FORMS[..FORMS.len() - 1];
@@ -382,7 +382,7 @@ mod tests {
         history.add(frame(START + year, 1));
         (601..900).for_each(|second| history.add(frame(START + second, 1)));
         assert_eq!(seconds(&history), 900);
-        // A clock that stays right for hours removes the old files.
+        // If the clock stays right for hours, the history removes the old files.
         (900..4 * 3600).for_each(|second| history.add(frame(START + second, 1)));
         let left = seconds(&history);
         assert!((3600..4201).contains(&left), "{left}");

@@ -12,8 +12,8 @@ use skep_wire::node::Statistics;
 use std::collections::BTreeMap;
 
 /// Number of rounds without a reply of a service for which the load of its host is still shown. A
-/// single reply may be late. After more rounds, readers would take the old load for the load of
-/// this moment.
+/// single reply may be late. After more rounds, readers would mistake the old load for the current
+/// load.
 const MAX_SILENT_ROUNDS: u32 = 5;
 /// Prefixes of the names of the stored series.
 const PREFIXES: [&str; 2] = ["skep_host_disk_", "skep_host_network_"];

@@ -169,8 +169,9 @@ async fn exchange(request: &HttpRequest<'_>, most: usize) -> Result<(u16, Vec<u8
     let mut received = Vec::new();
     loop {
         let count = match stream.receive(&mut received).await {
-            // Some servers do not end the stream of TLS. If the caller needs the whole body, this
-            // is an error, because the end of a body without a length may be missing.
+            // Some servers do not end the stream of TLS. If the caller needs the whole body, a
+            // missing end of the stream is an error, because the end of a body without a length may
+            // be missing.
             Err(error) if error.kind() == ErrorKind::UnexpectedEof && most < usize::MAX => 0,
             count => count.map_err(|error| error.to_string())?,
         };

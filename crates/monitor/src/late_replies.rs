@@ -36,9 +36,9 @@ pub(crate) fn late_groups(rounds: &[Vec<u32>]) -> Vec<Range<usize>> {
     groups
 }
 
-/// Returns the load of this moment: the newest frame. If a service replied again in this frame,
-/// returns the sum of the frames over which the load of this service is spread. `None` means that
-/// `frames` is empty.
+/// Returns the current load: the newest frame. If a service replied again in this frame, returns
+/// the sum of the frames over which the load of this service is spread. `None` means that `frames`
+/// is empty.
 pub(crate) fn newest(frames: &VecDeque<Frame>) -> Option<Cow<'_, Frame>> {
     let newest = frames.back()?;
     let from = frames.len().saturating_sub(MAX_MISSED + 2);

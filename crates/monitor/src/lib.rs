@@ -18,7 +18,7 @@
 //!   `remote_write` (Prometheus). `ganglia`: the load as gmetad reads it.
 //! - `otlp`: the export of traces to collectors. `record_rounds`, `slow_operations`: the traces on
 //!   the web page.
-//! - [`http_client`]: single requests over HTTP. `skep stats --history` uses it, too.
+//! - [`http_client`]: single requests over HTTP. `skep stats --history` uses this module, too.
 //!
 //! `skep-metrics` counts the load, and `skep-stats` computes the rates. No service needs the
 //! monitor. See `docs/design/0016-monitor.md`.
@@ -284,8 +284,8 @@ async fn collect_for_ever(
             tracing::debug!("{changes} alerts have begun, changed or ended");
         }
         // The processor time since the last round also includes the time for decoding replies, for
-        // serving the web page, and for other clusters. So all clusters together stay below the
-        // limit.
+        // serving the web page, and for other clusters. So the rounds of all clusters together stay
+        // below the limit of processor time.
         let spent = skep_env::thread_time();
         let work = spent.saturating_sub(used);
         used = spent;

@@ -41,7 +41,8 @@ pub const RESTORED_ALERT_LASTS: Duration = Duration::from_secs(90);
 /// Maximum number of alerts of a cluster in the metrics of the monitor, the most severe first.
 /// Prometheus stores a series for each alert.
 pub const EXPORTED_ALERTS: usize = 200;
-/// Maximum number of consequences in an alert, such as the targets of a host.
+/// Maximum number of consequences that one alert lists. For example, the alert about a failed host
+/// lists the findings about its targets.
 pub const MAX_CONSEQUENCES: usize = 64;
 /// Maximum length of each text of a finding in bytes. The text about a host has a sentence for each
 /// of its services. With this limit and [`MAX_CONSEQUENCES`], a notification has at most about 1
@@ -139,6 +140,6 @@ pub const EVIDENCE_PIECE_MS: u64 = 10_000;
 /// Maximum number of pieces of older evidence. The pieces cover ten minutes. In each piece, the
 /// evidence of a target takes at most about 8 KB, so the evidence of 64 targets takes 30 MB.
 pub const EVIDENCE_PIECES: usize = 60;
-/// Maximum number of records in one export of traces. In JSON, this number of records takes 2 MB if
-/// they are of usual length, and 40 MB if each has the maximum number of requests.
+/// Maximum number of records in one export of traces. In JSON, this number of records of usual
+/// length takes 2 MB. If each record has the maximum number of requests, the records take 40 MB.
 pub const MAX_EXPORTED_RECORDS: usize = 2000;

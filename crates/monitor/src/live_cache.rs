@@ -1,7 +1,8 @@
 //! The description of the current state as JSON, which all readers of a round share.
 //!
-//! Each open page asks for this description each second. If the monitor computed it for each page,
-//! many open pages would use the processor share of the monitor, and make its rounds longer.
+//! Each open page asks for this description each second. If the monitor computed the description
+//! for each page, many open pages would use the processor share of the monitor, and make its rounds
+//! longer.
 //!
 //! The readers do not share the time of the reply. The page compares this time with the time of the
 //! newest frame, and so detects that the monitor makes no rounds any more.

@@ -266,9 +266,9 @@ async fn run_program(
 
 /// Returns a file in memory with the line `text`, for the standard input of a program. The line
 /// ends with a line break, because `while read line` of a shell ignores a line without a line
-/// break, and because a program can append the line to a file. A pipe may have less space than a
-/// long notification, so a program that does not read its input would block the thread of the
-/// monitor.
+/// break. With the line break, a program can also append the line to a file. A pipe may have less
+/// space than a long notification, so a program that does not read its input would block the thread
+/// of the monitor.
 fn input_file(text: &str) -> std::io::Result<File> {
     let mut file = File::from(memfd_create("skep-notification", MemfdFlags::CLOEXEC)?);
     file.write_all(format!("{text}\n").as_bytes())?;
@@ -382,8 +382,8 @@ mod tests {
             format!("sleep 1000 & echo $! > {0}.new; mv {0}.new {0}; wait", file.display());
         let of_child = file.clone();
         let is_over = skep_env::block_on(async move {
-            // On a busy host, the program may be killed before it has started its child. Then the
-            // next attempt gives it more time.
+            // On a busy host, the program may be killed before it has started its child. The next
+            // attempt then gives the program more time.
             for attempt in 0..10 {
                 let patience = Duration::from_millis(200 << attempt);
                 let result = run_program("sh", &shell(&script), "x", patience).await;

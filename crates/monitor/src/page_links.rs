@@ -1,5 +1,5 @@
-//! The addresses of views of the web page in notifications, so that a reader of a mail or of a chat
-//! needs one click to the object of an alert.
+//! The addresses of views of the web page. Notifications contain such an address, so that a reader
+//! of a mail or of a chat can open the view about the object of an alert with one click.
 
 use crate::alerts::Alert;
 use crate::consequences::service_of_object;

@@ -1,6 +1,7 @@
-//! The samples of the load in the form of Prometheus' remote write, version 1: one protobuf message
-//! in one block of Snappy (<https://prometheus.io/docs/specs/prw/remote_write_spec/>).
-//! [`crate::copies`] sends the samples.
+//! The samples of the load in the form of Prometheus' remote write, version 1. A write is one
+//! protobuf message in one block of Snappy
+//! (<https://prometheus.io/docs/specs/prw/remote_write_spec/>). [`crate::copies`] sends the
+//! samples.
 //!
 //! Prometheus can also read the services itself. These samples are for stores that only receive
 //! samples and read no service. They also contain the causes of load of the whole cluster.

@@ -1,9 +1,9 @@
 //! Limits the removal of old history on a full disk.
 //!
-//! If the history itself fills the disk, the space of each removed file is enough for as many new
-//! frames. If another program fills the disk, this program also takes the space of the removed
-//! files. Without a limit, the monitor would then remove years of history within a minute, and
-//! would gain nothing.
+//! If the history itself fills the disk, the space of each removed file is enough for new frames of
+//! the same length. If another program fills the disk, this program also takes the space of the
+//! removed files. Without a limit, the monitor would then remove years of history within a minute,
+//! and would gain nothing.
 //!
 //! The module is pure: the caller passes the time, and removes the files.
 

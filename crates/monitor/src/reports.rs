@@ -1,5 +1,5 @@
-//! Serves the reports of studies and benchmarks from a directory in the settings: a list of all
-//! reports, and their files, which the web page opens.
+//! Serves the reports of studies and benchmarks from a directory in the settings. The web page
+//! shows a list of all reports, and opens their files.
 //!
 //! The directory may be on any file system, which may hang. So a thread reads the directory, and
 //! the event loop waits for the thread with a time limit. The monitor opens a file only below the
@@ -427,7 +427,7 @@ mod tests {
             while reports.sent.waiting() == 0 && !next.is_finished() {
                 skep_env::yield_now().await;
             }
-            assert!(!next.is_finished(), "it waits until another file has been sent");
+            assert!(!next.is_finished(), "the request waits until another file has been sent");
             sent.pop();
             next.await.0.status
         });

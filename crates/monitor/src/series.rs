@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use skep_types::ClusterMap;
 use std::collections::BTreeMap;
 
-/// Length of a point in milliseconds that can show the load of a single round.
+/// Length of a point, in milliseconds, at which the point can show the load of a single round.
 const SECOND_MS: u64 = 1000;
 /// Longest time span of a query: the time for which the history keeps its hourly frames.
 const LONGEST_SPAN_MS: u64 = 731 * 24 * 3600 * 1000;
@@ -580,7 +580,7 @@ mod tests {
         let until = (START + 540).to_string();
         let past = parameters(&[("by", "target"), ("span", "300"), ("until", &until)]);
         let found = series(&history, &SeriesQuery::of(&past).unwrap(), now_ms, &[7]);
-        // The seconds of that time may have been removed, so the points are minutes.
+        // The frames of seconds may have been removed for that time, so each point covers a minute.
         assert_eq!(found["step_ms"], 60_000);
         let operations = found["operations"].as_array().unwrap();
         assert!(operations.len() <= 7, "{operations:?}");

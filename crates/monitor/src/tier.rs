@@ -9,9 +9,9 @@
 //! # Clocks that are set back
 //! The names of the files are in the order in which the tier has created them. After the clock was
 //! set back, the name of the newest file is a time in the future. The names of the next files
-//! follow this name, so such a name is no time of the frames in its file. For this reason, the tier
-//! has the times of the frames of each file in memory. With these times, readers find frames, and
-//! the tier finds old files that it removes.
+//! follow this name, so these names are not the times of the frames in the files. For this reason,
+//! the tier has the times of the frames of each file in memory. With these times, readers find
+//! frames, and the tier finds old files that it removes.
 
 use crate::codec;
 use crate::frame::{Dimension, Frame};
@@ -123,9 +123,9 @@ impl Tier {
         Ok(())
     }
 
-    /// Reads the times of the frames in the files whose names may be no times of their frames,
-    /// because the clock was set back, except for the newest file, whose times are known. For a
-    /// file that cannot be read, the times in its name stay.
+    /// Reads the times of the frames in files whose names may not be times of their frames, because
+    /// the clock was set back. Skips the newest file, because its times are known. If a file cannot
+    /// be read, the tier keeps the times that follow from its name.
     fn read_unusual(&mut self) {
         let Some(written_ms) = self.written_ms else { return };
         let file_ms = self.form.file_ms;

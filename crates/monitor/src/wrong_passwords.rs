@@ -110,8 +110,8 @@ impl WrongPasswords {
     }
 }
 
-/// Returns the address of a client without the part that the client can choose: a host with IPv6
-/// has all addresses of a network of 64 bits.
+/// Returns the address of a client without the part that the client can choose. A host with IPv6
+/// can choose the low 64 bits of its address.
 fn network(client: Option<IpAddr>) -> IpAddr {
     match client.map(|address| address.to_canonical()) {
         Some(IpAddr::V6(address)) => Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).into(),

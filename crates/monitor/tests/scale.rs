@@ -185,11 +185,11 @@ fn wall_ms() -> u64 {
 /// Follows the rounds of the monitor. A round begins with a request for the map, and then sends one
 /// request to each service.
 struct RoundWatch {
-    /// The begin of the round, in milliseconds since 1970.
+    /// The beginning of the round, in milliseconds since 1970.
     begin_ms: Cell<u64>,
     /// Number of services that have not replied in this round yet.
     left: Cell<u32>,
-    /// The watch sends the begin of each round here when the last service has replied.
+    /// The watch sends the beginning of each round here when the last service has replied.
     begins: mpsc::Sender<u64>,
 }
 
@@ -252,7 +252,7 @@ impl Fake {
 }
 
 /// Serves all simulated services for ever. When all of them listen, sends the address of management
-/// to `started`. Sends the begin of each round to `begins`, as [`RoundWatch`] describes.
+/// to `started`. Sends the beginning of each round to `begins`, as [`RoundWatch`] describes.
 fn serve(secrets: &Secrets, started: &mpsc::Sender<String>, begins: &mpsc::Sender<u64>) {
     let (secrets, started) = (secrets.clone(), started.clone());
     let (begin_ms, left, begins) = (Cell::default(), Cell::default(), begins.clone());

@@ -147,7 +147,8 @@ fn exports_of_the_page() -> Vec<String> {
         let mut whole = parts.next().unwrap().to_owned();
         for part in parts {
             let (_, rest) = part.split_once('}').unwrap();
-            // After `by=` and `why?`, the address needs a kind of objects. All other gaps are ids.
+            // After `by=` and `why?`, the address needs a kind of objects. All other gaps in the
+            // addresses need ids.
             whole += if whole.ends_with("by=") || whole.ends_with("why?") { "user" } else { "7" };
             whole += rest;
         }
