@@ -1,9 +1,9 @@
 //! The contents of a log in memory, and the required order of its records.
 //!
 //! # Order
-//! From entry to entry, the index rises by one, and the term never falls. The log refuses records
-//! that would break this order before it writes them, because the next start would refuse the whole
-//! file. This module is not responsible for the file ([`crate::log_file`]).
+//! From entry to entry, the index rises by one, and the term never falls. Before a write, the log
+//! refuses records that would break this order, because the next start would refuse the whole file.
+//! This module is not responsible for the file ([`crate::log_file`]).
 
 use skep_format::consensus::{LogEntry, LogPosition, LogRecord, VoteRecord};
 use skep_format::log::Record;

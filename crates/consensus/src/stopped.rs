@@ -107,7 +107,7 @@ fn voters_of(sets: &[Vec<u64>]) -> Vec<u64> {
 /// Replaces the member of a directory by the only member of a new log, whose first state is
 /// `machine`. After this call, the previous member never takes part in the replicated log.
 /// `machine` must contain the state of the previous member. A crash during this call loses nothing,
-/// because the new snapshot is durable before the old log is removed, and [`read_state`] accepts a
+/// because the new snapshot is durable before the old log is removed. [`read_state`] accepts a
 /// directory that has only a snapshot.
 ///
 /// # Errors
