@@ -359,6 +359,18 @@ fn locks_of_an_unchanged_file_send_the_documented_requests() {
             lock(&file, FlockOperation::NonBlockingUnlock);
         },
     );
+    // The reply to the last unlock contains the attributes too.
+    counted.check(
+        "lock, write, unlock and stat",
+        "mount.set_lock metadata.set_lock mount.get_xattr mount.write storage.write_chunk
+         mount.set_lock metadata.report_written metadata.set_lock mount.get_attr",
+        |_| {
+            lock(&file, FlockOperation::NonBlockingLockExclusive);
+            files::write_all_at(&file, &[9; LEN], 0);
+            lock(&file, FlockOperation::NonBlockingUnlock);
+            stat(&path);
+        },
+    );
 }
 
 #[test]

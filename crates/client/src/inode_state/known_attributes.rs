@@ -3,8 +3,8 @@
 //! kernel may cache.
 //!
 //! After each write of this mount, the kernel requests the attributes of the file at the next
-//! `stat`. Databases call `stat` again after each lock, and the reply to the lock contains the
-//! attributes.
+//! `stat`. Databases call `stat` again after they have set and released locks, and each reply to
+//! such a request contains the attributes.
 //!
 //! # When the attributes are valid
 //! All of the following must hold:

@@ -288,11 +288,12 @@ impl Client {
         let held = lock.mode.map(|mode| RangeLock { handle, mode, pid: lock.pid });
         turn.with(|ranges| ranges.set(lock.range.clone(), held));
         reported?;
+        // A database releases a range right after it has set a lock, and then calls `fstat`.
+        file.inode.know(&set.attributes, sent.after_own_change());
         if lock.mode.is_none() {
             return Ok(LockOutcome::UNLOCKED);
         }
         file.inode.observe(&set.attributes, sent.time);
-        file.inode.know(&set.attributes, sent.after_own_change());
         let (caches, version) = (&self.mount().caches, set.attributes.change_counter);
         let are_attributes_shown = caches.is_shown(inode, version);
         let keep_cache = caches.has_pages(inode, version);

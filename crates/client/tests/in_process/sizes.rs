@@ -2,8 +2,8 @@
 
 use crate::{create, create_with, mount, read, set_size, whole_lock, with_client, write};
 use skep_client::{
-    Client, Closes, Copies, HandleId, InodeAttributes, LockKind, LockOutcome, Locks, Names,
-    OpenMode, Opens, Reads, Syncs,
+    Client, Closes, Copies, FileLock, HandleId, InodeAttributes, LockKind, LockOutcome, Locks,
+    Names, OpenMode, Opens, Reads, SetAttributes, Syncs,
 };
 use skep_types::{ErrorCode, InodeId};
 use skep_wire::Request;
@@ -194,6 +194,39 @@ fn stat_after_a_lock_needs_no_request() {
         assert_eq!(fake.count::<GetAttributes>(), 0);
         client.stat(inode).await.unwrap();
         assert_eq!((known(hour), fake.count::<GetAttributes>()), (Some(9), 1));
+    });
+}
+
+/// SQLite locks two ranges, unlocks one of them, and then calls `fstat`. Before the fix, the unlock
+/// made the attributes in the reply to the lock unusable, and the mount ignored the attributes in
+/// the reply to the unlock.
+#[test]
+fn stat_after_an_unlock_needs_no_request() {
+    with_client(|fake, client| async move {
+        let other = mount(&fake).await;
+        let (inode, handle) = create_with(&client, "a", b"bytes").await;
+        let asked = fake.count::<GetAttributes>();
+        let known = || {
+            let known = client.known_attributes(inode, Duration::from_secs(3600));
+            known.map(|(it, _)| it.size)
+        };
+        let unlock = async || {
+            let lock = FileLock { mode: None, ..whole_lock(LockKind::Posix, 7) };
+            client.set_lock(handle, lock, 0).await.unwrap();
+        };
+        client.set_lock(handle, whole_lock(LockKind::Posix, 7), 0).await.unwrap();
+        write(&client, handle, 5, b"more").await;
+        unlock().await;
+        assert_eq!(known(), Some(9), "the report before the unlock contains the write");
+        assert_eq!(fake.count::<GetAttributes>(), asked);
+        // If another mount has changed the file, the mount requests the attributes.
+        let change = SetAttributes { size: None, permissions: Some(0o600), ..set_size(inode, 0) };
+        other.set_attributes(change).await.unwrap();
+        unlock().await;
+        assert_eq!(known(), None);
+        let requested = client.stat(inode).await.unwrap().attributes;
+        assert_eq!((requested.size, requested.permissions), (9, 0o600));
+        assert_eq!(fake.count::<GetAttributes>(), asked + 1);
     });
 }
 
