@@ -307,6 +307,23 @@ mod tests {
         assert!(back > 150, "{back} rounds polled again");
     }
 
+    /// A program that creates one file after the other leaves gaps of about 30 and 80 us in turn
+    /// between its requests to metadata. With a limit of 50 us, each second round finds nothing,
+    /// and the loop also stops polling in the short gaps.
+    #[test]
+    fn loop_polls_in_all_gaps_only_if_its_limit_covers_them() {
+        let polled_in_gaps = |limit: Duration| {
+            let mut now = Duration::from_secs(1);
+            let mut spin = talking(now);
+            spin.set_limit(limit);
+            let gaps = [30, 80].into_iter().cycle().take(200);
+            gaps.map(|gap| rounds(&mut spin, &mut now, 1, MICRO * gap)).sum::<u64>()
+        };
+        assert_eq!(polled_in_gaps(LIMIT * 2), 200);
+        let few = polled_in_gaps(LIMIT);
+        assert!(few < 40, "{few} rounds");
+    }
+
     /// Before the fix, a loop that waited for many syncs in a row stopped polling for all replies.
     #[test]
     fn waits_for_syncs_do_not_stop_polling_for_prompt_replies() {
