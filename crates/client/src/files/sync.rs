@@ -144,6 +144,7 @@ impl Client {
         let (order, changes) = state.sync_order(self.mount().inodes.changes());
         match order {
             SyncOrder::DataOnly => {
+                self.report_beside_sync(state);
                 self.sync_data(state).await?;
                 self.report_later(state);
             }

@@ -166,6 +166,17 @@ impl InodeState {
     pub(crate) fn is_reporting_times(&self) -> bool {
         self.with(|parts| parts.times.is_sending())
     }
+
+    /// Records that a program releases a lock of the file.
+    pub(crate) fn note_release(&self) {
+        self.with(|parts| parts.times.note_release());
+    }
+
+    /// Returns whether a program has released a lock of the file since the last `fsync`. The caller
+    /// begins an `fsync`.
+    pub(crate) fn take_release(&self) -> bool {
+        self.with(|parts| parts.times.take_release())
+    }
 }
 
 /// An operation in progress that is allowed only while no other client uses the file. If metadata

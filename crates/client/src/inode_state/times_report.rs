@@ -1,10 +1,11 @@
-//! The reports of a file's times that the mount sends a moment after an `fsync`, or because a
-//! program requests the attributes (`stat`). Pure.
+//! The reports of a file's times that the mount sends during an `fsync` or a moment after it, or
+//! because a program requests the attributes (`stat`). Pure.
 //!
 //! A report in progress must not reach metadata after the close of the file, or after a change of
 //! the times by a program. Such a late report would replace the new times. So a change of the times
 //! or a close waits for the report, and no report begins while the change or the close is in
-//! progress.
+//! progress. The release of a lock waits for the report too, so that it does not send the same
+//! report again.
 //!
 //! `files::later_report` and `attributes::stat` send the requests.
 
@@ -16,8 +17,10 @@ pub(super) struct TimesReport {
     /// Number of tasks that send a report now. If metadata replies late, a report may begin before
     /// the previous report has ended.
     sending: u32,
-    /// Number of changes of the times, and closes, that are in progress.
+    /// Number of changes of the times, closes and releases of locks that are in progress.
     changes: u32,
+    /// Whether a program has released a lock of the file since the last `fsync`.
+    is_released: bool,
 }
 
 impl TimesReport {
@@ -61,6 +64,17 @@ impl TimesReport {
     pub(super) fn is_sending(&self) -> bool {
         self.sending > 0
     }
+
+    /// Records that a program releases a lock of the file.
+    pub(super) fn note_release(&mut self) {
+        self.is_released = true;
+    }
+
+    /// Returns whether a program has released a lock of the file since the last call. The caller
+    /// begins an `fsync`.
+    pub(super) fn take_release(&mut self) -> bool {
+        std::mem::take(&mut self.is_released)
+    }
 }
 
 #[cfg(test)]
@@ -80,6 +94,16 @@ mod tests {
         assert!(!report.begin(), "the change reports the writes itself");
         report.end_change();
         assert!(report.plan() && report.begin());
+    }
+
+    #[test]
+    fn release_of_a_lock_affects_only_the_next_fsync() {
+        let mut report = TimesReport::default();
+        assert!(!report.take_release());
+        report.note_release();
+        report.note_release();
+        assert!(report.take_release());
+        assert!(!report.take_release(), "the program keeps its lock between two syncs");
     }
 
     /// Metadata replies to the first report after the second report was due.

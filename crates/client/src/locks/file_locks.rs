@@ -263,7 +263,13 @@ impl Client {
         // read all bytes that programs have written under the lock.
         let reported = match lock.mode {
             Some(LockMode::Exclusive) => Ok(None),
-            _ => self.report_written(&file.inode, how).await,
+            _ if lock.kind == LockKind::Append => self.report_written(&file.inode, how).await,
+            _ => {
+                file.inode.note_release();
+                // Wait for a report that runs beside an `fsync`, and send no second one.
+                let _releasing = self.change_times(&file.inode).await;
+                self.report_written(&file.inode, how).await
+            }
         };
         let inode = file.inode.id;
         let request = SetLock { lock: request_of(turn.owner, lock), wait };

@@ -1,12 +1,12 @@
 //! Tests the effects of `fsync` and of writes with `O_SYNC`, and the number of their requests.
 
 use crate::{
-    FakeCluster, begin_late, bytes, create, create_with, fakes, let_tasks_run, set_size, until,
-    with_client, write,
+    FakeCluster, begin_held, begin_late, bytes, create, create_with, fakes, let_tasks_run,
+    set_size, until, whole_lock, with_client, write,
 };
 use skep_client::{
-    Client, Closes, HandleId, InodeAttributes, Names, OpenMode, Opens, SetTime, Syncs, XattrMode,
-    Xattrs,
+    Client, Closes, FileLock, HandleId, InodeAttributes, LockKind, LockMode, Locks, Names,
+    OpenMode, Opens, SetTime, Syncs, XattrMode, Xattrs,
 };
 use skep_env::Task;
 use skep_types::{
@@ -97,6 +97,33 @@ fn fsync_of_an_overwrite_sends_metadata_only_the_times() {
         fake.state.borrow_mut().hold = None;
         until(|| at_metadata(&fake, inode).change_counter > before).await;
         assert_eq!(last_change(&fake), Some((ReportWritten::ID, false)));
+    });
+}
+
+/// docs/semantics.md 6.6: before a mount releases a lock, it reports the writes under this lock. A
+/// database releases its locks between two calls of `fsync`. So the report runs while storage syncs
+/// the data, and the program does not wait for it.
+#[test]
+fn write_under_a_lock_is_reported_during_its_fsync() {
+    with_client(|fake, client| async move {
+        let (_, handle) = synced_file(&client, "a").await;
+        let set = async |mode: Option<LockMode>| {
+            let lock = FileLock { mode, ..whole_lock(LockKind::Posix, 7) };
+            client.set_lock(handle, lock, 0).await.unwrap();
+        };
+        set(Some(LockMode::Exclusive)).await;
+        set(None).await;
+        set(Some(LockMode::Exclusive)).await;
+        write(&client, handle, 100, &bytes(10)).await;
+        let before = fake.count::<ReportWritten>();
+        let syncing = client.clone();
+        let sync = async move { syncing.fsync(handle).await.unwrap() };
+        let sync = begin_held::<SyncChunk, _>(&fake, sync).await;
+        until(|| fake.count::<ReportWritten>() > before).await;
+        fake.state.borrow_mut().hold = None;
+        sync.await;
+        set(None).await;
+        assert_eq!(fake.count::<ReportWritten>(), before + 1, "the release has nothing to report");
     });
 }
 
