@@ -187,7 +187,7 @@ pub(crate) fn show(query: &ClusterArgs, by: Division, span: SpanArgs) -> Result<
                 return crate::cmd::block_on(async move { follow(&access, by, &span).await });
             };
             span.monitor.address.refuse_without("--history")?;
-            let services = live::Source::Services(Fetcher::new(access));
+            let services = live::Source::Services(Box::new(Fetcher::new(access)));
             return live::show(services, by, span, signals);
         }
         (None, Err(error)) => match own::mount_of_user() {

@@ -27,7 +27,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(10);
 #[derive(Debug)]
 pub(in super::super) enum Source {
     /// The services of a cluster.
-    Services(Fetcher),
+    Services(Box<Fetcher>),
     /// The mount of this directory, which counts only the requests of this user's programs.
     Mount {
         place: PathBuf,
