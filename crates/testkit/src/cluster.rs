@@ -20,7 +20,8 @@ use std::time::Duration;
 /// Maximum time for `skep up` and `skep down` to exit. Each of these commands waits a shorter time
 /// for the start or stop of a service.
 const UP_PATIENCE: Duration = Duration::from_secs(200);
-/// Extended attribute of a mount's root directory that contains the name of the transport.
+/// Name of an extended attribute of a mount's root directory. The attribute's value is the name of
+/// the mount's transport.
 pub(crate) const TRANSPORT_ATTRIBUTE: &str = "user.skep.transport";
 
 /// Returns the path of the program under test: `skep` in the target directory of the test's own
@@ -199,10 +200,10 @@ impl Cluster {
     }
 
     /// Stops the cluster like [`Self::stop`], and checks its stores with `skep fsck`. The check
-    /// passes if all damage that it finds is of the kinds in `expected`. For example, a power loss
-    /// of a metadata target that loses the creation of a file may leave an `orphan`. A cluster must
-    /// have run for a few seconds before this check, because `skep fsck` needs a cached cluster
-    /// map, and services store the map at most once a second.
+    /// passes if all damage that it finds is of the kinds in `expected`. For example, if a power
+    /// loss of a metadata target destroys the record of a file's creation, damage of the kind
+    /// `orphan` may remain. `skep fsck` needs the cluster map that services store at most once a
+    /// second. So the cluster must have run for a few seconds before this check.
     ///
     /// # Panics
     /// Panics like [`Self::stop`], or if the check finds other kinds of damage.
@@ -282,8 +283,7 @@ impl Cluster {
         &self.data
     }
 
-    /// Waits until the mount that `skep up` created replies again after a kill of the mount
-    /// process.
+    /// After a kill of the mount process of `skep up`, waits until the mount replies again.
     ///
     /// # Panics
     /// Panics if the mount does not reply within a minute.
@@ -297,8 +297,7 @@ impl Cluster {
     /// Mounts the cluster at an additional mount point.
     ///
     /// # Panics
-    /// Panics if the mount does not reply within a minute, or if the mount uses a different
-    /// transport.
+    /// Panics if the mount does not reply within a minute, or does not use `transport`.
     pub fn mount(&mut self, transport: Transport) -> Mounted {
         self.mount_with(transport, "defaults")
     }
@@ -370,7 +369,7 @@ impl Cluster {
     /// Checks that the mount at `path` uses `transport`.
     ///
     /// # Panics
-    /// Panics if the mount uses a different transport.
+    /// Panics if the mount does not use `transport`.
     pub fn assert_transport(&self, path: &Path, transport: Transport) {
         let found = self.transport_of(path);
         assert_eq!(found.as_deref(), Some(transport.name()), "transport of {}", path.display());
@@ -402,7 +401,7 @@ impl Cluster {
     pub fn chunk_files(&self) -> Vec<PathBuf> {
         let (mut found, mut directories) = (Vec::new(), vec![self.data.clone()]);
         while let Some(directory) = directories.pop() {
-            // A directory that a target has removed during the search counts as empty.
+            // If a target removes a directory during the search, the directory counts as empty.
             for entry in std::fs::read_dir(&directory).into_iter().flatten().flatten() {
                 let path = entry.path();
                 if path.is_dir() {

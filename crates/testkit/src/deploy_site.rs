@@ -1,5 +1,5 @@
-//! The hosts of tests of `skep deploy`: a deploying host and hosts with `sshd`. This module also
-//! has entries for the hosts file, which describes the hosts to `skep deploy`.
+//! The hosts of tests of `skep deploy`: a deploying host and hosts with `sshd`. `skep deploy` reads
+//! the descriptions of the hosts from a hosts file. This module also has entries for this file.
 
 use crate::page::{PageHost, PageNetwork};
 use crate::program::{Finished, finish};
@@ -11,7 +11,7 @@ use std::time::Duration;
 /// Time limit for a whole deployment. The limit is long, because the machine may be busy with other
 /// work.
 const LONG: Duration = Duration::from_secs(300);
-/// Size in bytes of a disk.
+/// Size in bytes of each disk of a host.
 pub const DISK_BYTES: u64 = 400 << 20;
 /// The directories in which a deployment creates files.
 const PLACES: &str = "/etc /usr/bin /usr/sbin /srv /var /run /mnt /nvme0 /disk1 /disk2 /root";
@@ -19,7 +19,8 @@ const PLACES: &str = "/etc /usr/bin /usr/sbin /srv /var /run /mnt /nvme0 /disk1 
 /// A deploying host, and the hosts to which this host deploys. Each host except the deploying host
 /// runs an `sshd`.
 pub struct DeploySite {
-    // The hosts must be dropped before their switch, and Rust drops fields in this order.
+    // The hosts must be dropped before their switch, and Rust drops fields in the order of their
+    // declaration.
     hosts: Vec<PageHost>,
     /// The deploying host.
     pub admin: PageHost,
@@ -177,12 +178,12 @@ impl DeploySite {
     }
 }
 
-/// The entry in the hosts file of the host `m1`, which has the address 10.0.0.1. The host `m1` runs
+/// The entry for the host `m1` in the hosts file. This host has the address 10.0.0.1, and runs
 /// management and a metadata service.
 pub const MANAGEMENT: &str = "[[host]]\nname = \"m1\"\naddress = \"10.0.0.1\"\n\
     roles = [\"management\", \"metadata\"]\nmetadata_directories = [\"/nvme0/skep\"]\n";
 
-/// Returns the entry in the hosts file of a storage server. `address` is the last number of its
+/// Returns the entry for a storage server in the hosts file. `address` is the last number of its
 /// address, and `targets` are the lines that name its disks or directories.
 pub fn storage(name: &str, address: u8, targets: &str) -> String {
     format!(
@@ -191,7 +192,7 @@ pub fn storage(name: &str, address: u8, targets: &str) -> String {
     )
 }
 
-/// Returns the entry in the hosts file of a client. `address` is the last number of its address.
+/// Returns the entry for a client in the hosts file. `address` is the last number of its address.
 pub fn client(name: &str, address: u8) -> String {
     format!("[[host]]\nname = \"{name}\"\naddress = \"10.0.0.{address}\"\nroles = [\"client\"]\n")
 }

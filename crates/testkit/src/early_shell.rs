@@ -1,11 +1,11 @@
-//! A shell that is started before a test opens files on mounts, and that runs commands while a
-//! mount waits for an unreachable service.
+//! A shell for commands that a test runs while a mount waits for an unreachable service. The shell
+//! starts before the test opens files on mounts.
 //!
-//! A test must not start a process while it has files open on such a mount. Between `fork` and the
-//! first instruction of the program, the kernel closes the inherited files in the child. For each
-//! close, the kernel sends FLUSH to the mount, and waits for the reply. So a command that makes the
-//! service reachable again would wait forever. The shell starts before the test opens files on
-//! mounts, so the shell inherits no such file.
+//! While a test has files open on such a mount, the test must not start a process. Between `fork`
+//! and the first instruction of the program, the kernel closes the inherited files in the child.
+//! For each close, the kernel sends FLUSH to the mount, and waits for the reply. So a command that
+//! makes the service reachable again would wait forever. The shell inherits no open file of a
+//! mount.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -62,7 +62,7 @@ impl EarlyShell {
     pub(crate) fn try_run(&self, words: &[&str]) -> Result<String, String> {
         let line = words.join(" ");
         let is_plain = |it: char| it.is_ascii_alphanumeric() || "-._/: ".contains(it);
-        assert!(line.chars().all(is_plain), "the shell would not run `{line}` as it is");
+        assert!(line.chars().all(is_plain), "the shell would interpret a character of `{line}`");
         let mut pipes = self.0.lock().expect("no panic");
         let script =
             format!("timeout {LONGEST_SECONDS} {line} </dev/null 2>&1; echo \"{STATUS}$?\"\n");
@@ -104,7 +104,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "`test -d /there-is-no-such-directory` failed")]
-    fn failed_shell_command_panics_with_its_command_line() {
+    fn panic_for_a_failed_command_names_its_command_line() {
         EarlyShell::new().run(&["test", "-d", "/there-is-no-such-directory"]);
     }
 }

@@ -15,11 +15,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Feature level from which metadata targets stage changes of two metadata groups.
 pub const STAGING: u32 = 2;
-/// Number of directories that a test creates before it reads the counters again. Metadata selects
-/// the group of each directory by a hash of the directory's name.
+/// Number of directories that a test creates between two readings of [`Cluster::staged_changes`].
+/// Metadata selects the group of each directory by a hash of the directory's name.
 const PROBES: usize = 4;
 
-/// The number in the name of the next probe directory.
+/// The number in the name of the next directory that [`Cluster::raise_feature_level`] creates.
 static NEXT: AtomicU32 = AtomicU32::new(1);
 
 impl Cluster {
@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn staged_changes_of_all_targets_of_a_service_are_added_up() {
+    fn staged_changes_of_a_service_are_the_sum_over_its_targets() {
         let page = "skep_metadata_operations_total{target=\"1\",operation=\"begin_prepare\"} 3\n\
             skep_metadata_operations_total{target=\"1\",operation=\"prepare\"} 50\n\
             skep_metadata_operations_total{target=\"2\",operation=\"begin_prepare\"} 4\n\

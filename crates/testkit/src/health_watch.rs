@@ -1,4 +1,5 @@
-//! A running `skep health check --watch`, and the problems whose begin or end it has printed.
+//! A running `skep health check --watch`, and the changes that the command has printed. A change is
+//! the beginning or the end of a problem.
 
 use crate::cluster::{self, Cluster};
 use crate::schema;

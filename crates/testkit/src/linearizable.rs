@@ -1,5 +1,5 @@
 //! Checks the linearizability of recorded operations, which several programs performed on one
-//! object: a name of a directory, two names between which programs move files, or a register. Each
+//! object: a name in a directory, two names between which programs move files, or a register. Each
 //! operation must seem to happen at one moment between its call and its return.
 //!
 //! This module contains the types of operations, and the check. The caller records the operations.
@@ -131,7 +131,7 @@ pub struct Operation<O> {
 /// state includes.
 type Past<O> = (<O as Outcome>::State, BTreeSet<usize>);
 
-/// Adds all states that are possible if some of the running operations take effect now.
+/// Adds to `pasts` all states that are possible if some of the running operations take effect now.
 fn extend<O: Outcome>(
     pasts: &mut BTreeSet<Past<O>>,
     running: &BTreeSet<usize>,
@@ -159,8 +159,8 @@ fn extend<O: Outcome>(
 /// the number of operations, and exponentially with the number of concurrent operations.
 ///
 /// # Errors
-/// Describes the first operation whose outcome no order of the operations explains, with the
-/// operations around it.
+/// Describes the first operation whose outcome no order of the operations explains, and lists the
+/// operations that ran shortly before it.
 pub fn check<O: Outcome>(operations: &[Operation<O>]) -> Result<(), String> {
     let begins = operations.iter().enumerate().map(|(index, it)| (it.began, false, index));
     let ends = operations.iter().enumerate().map(|(index, it)| (it.ended, true, index));

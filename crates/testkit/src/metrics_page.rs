@@ -1,4 +1,4 @@
-//! The page with the metrics of a service, for Prometheus.
+//! The page with the metrics of a service, in the format that Prometheus reads.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;

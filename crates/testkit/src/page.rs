@@ -2,8 +2,8 @@
 //!
 //! A block of commands begins with `sh host=NAME[,NAME]` after the three backticks. The word
 //! `background` marks a command that continues to run after the block. The word `stop` means that
-//! all running commands of these hosts are ended before the block starts. The word `endless` marks
-//! commands that print until Ctrl-C.
+//! the test ends all running commands of these hosts before the block starts. The word `endless`
+//! marks commands that print until Ctrl-C.
 //!
 //! A block that begins with `console` has commands with their output. Each command is a line that
 //! begins with `$ `.
@@ -29,7 +29,7 @@ pub struct Block {
     pub hosts: Vec<String>,
     /// Whether the command continues to run after the block.
     pub is_background: bool,
-    /// Whether the running commands of the hosts are ended before the block starts.
+    /// Whether the test ends the running commands of the hosts before the block starts.
     pub stops_others: bool,
     /// Whether each line of the block is a command that prints until Ctrl-C.
     pub is_endless: bool,
@@ -336,8 +336,8 @@ impl PageHost {
         .expect_success()
     }
 
-    /// Checks that the host has left nothing behind: `before` and `after` have the same lines, and
-    /// no process of Skep runs on the host. The two texts are lists of the host's files.
+    /// Checks that `before` and `after` have the same lines, and that no process of Skep runs on
+    /// the host. The two texts are lists of the host's files at two moments.
     ///
     /// # Panics
     /// Panics with the lines that only one of the texts has, or with the names of the processes.

@@ -175,8 +175,8 @@ impl Disk {
     }
 
     /// Makes the disk slow. After this call and until the next power loss, the disk carries out one
-    /// request at a time, and each read, write and flush takes at least `delay`. Fractions of a
-    /// millisecond do not count.
+    /// request at a time, and each read, write and flush takes at least `delay`. The function
+    /// rounds `delay` down to milliseconds.
     pub fn slow_down(&mut self, delay: Duration) {
         self.command(&format!("slow {}", delay.as_millis()));
     }

@@ -189,7 +189,11 @@ impl DroppedReply<'_> {
         let mut aim = self.state.aim();
         while !matches!(*aim, Aim::Dropped) {
             let left = deadline.saturating_duration_since(Instant::now());
-            assert!(left > Duration::ZERO, "no reply to {:?}: {aim:?}", self.message);
+            assert!(
+                left > Duration::ZERO,
+                "the proxy has dropped no reply to {:?}: {aim:?}",
+                self.message
+            );
             let woken = self.state.changed.wait_timeout(aim, left);
             aim = woken.unwrap_or_else(PoisonError::into_inner).0;
         }

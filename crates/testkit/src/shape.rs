@@ -64,8 +64,8 @@ impl Shape {
         Self { metadata_targets: 1, storage_services: 1, targets_per_service: 2, ..Self::default() }
     }
 
-    /// Returns the feature level that a test raises the cluster to: the level of the shape, or the
-    /// value of `SKEP_TEST_FEATURE_LEVEL` if it is higher. With this variable, a developer can run
+    /// Returns the feature level to which a test raises the cluster: the level of the shape, or
+    /// `SKEP_TEST_FEATURE_LEVEL` if this value is higher. With this variable, a developer can run
     /// any test on a higher level.
     ///
     /// # Panics

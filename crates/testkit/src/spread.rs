@@ -1,9 +1,9 @@
 //! Directories on different metadata groups, for tests of changes that concern several groups.
 //!
-//! Metadata spreads new directories in the root directory of the file system over its groups. By
-//! default, any other new directory is on the group of its parent. A rename does not change the
-//! group of a directory. So this module creates directories in the root directory, and moves these
-//! directories to their final paths.
+//! Metadata spreads the new directories in the root directory over its groups. By default, any
+//! other new directory is on the group of its parent. A rename does not change the group of a
+//! directory. So this module creates directories in the root directory, and moves these directories
+//! to their final paths.
 
 use crate::cluster::{TRANSPORT_ATTRIBUTE, skep};
 use crate::files;
@@ -16,8 +16,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Minimum number of directories that one step creates in the root directory.
 const STEP: usize = 4;
-/// Maximum number of steps. The hash of a directory's name selects its group, so the first steps
-/// almost certainly find two groups.
+/// Maximum number of steps. The hash of a directory's name selects the metadata group. So the first
+/// steps almost certainly find two groups.
 const MAX_STEPS: usize = 50;
 
 /// The number in the name of the next directory in the root directory.

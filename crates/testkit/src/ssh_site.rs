@@ -14,7 +14,8 @@ pub const LONG: Duration = Duration::from_secs(180);
 /// The hosts n1, n2, ... with the addresses 10.0.0.1, 10.0.0.2, ..., and a host of the
 /// administrator.
 pub struct SshSite {
-    // The hosts must be dropped before their switch, and Rust drops fields in this order.
+    // The hosts must be dropped before their switch, and Rust drops fields in the order of their
+    // declaration.
     /// The hosts.
     pub hosts: Vec<PageHost>,
     /// The host of the administrator.

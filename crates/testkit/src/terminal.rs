@@ -198,7 +198,7 @@ impl Screen {
             }
             ("0", 'm') => self.is_reverse = false,
             ("7", 'm') => self.is_reverse = true,
-            // Bold and underlined text, and the colours of error messages.
+            // Ignore bold and underlined text, and the colours of error messages.
             ("1" | "4" | "31" | "32" | "33", 'm') => {}
             ("?25", 'h' | 'l') => self.is_cursor_hidden = end == 'l',
             ("?7", 'h' | 'l') => self.wraps = end == 'h',
@@ -224,8 +224,8 @@ pub struct TerminalProgram {
     /// The master side of the pseudo-terminal. The test writes keys to this side and reads output
     /// from this side.
     user: OwnedFd,
-    /// The program's side. The test keeps this side open, so that it can read the modes after the
-    /// program's end.
+    /// The program's side of the pseudo-terminal. The test keeps this side open to read the
+    /// terminal modes after the program's end.
     terminal: OwnedFd,
     screen: Screen,
     /// The terminal modes (termios) before the program started.
@@ -289,7 +289,7 @@ impl TerminalProgram {
         }
     }
 
-    /// Waits until the screen is as expected.
+    /// Waits until `is_expected` returns true for the screen.
     ///
     /// # Panics
     /// Panics with the screen if the wait takes longer than a minute.

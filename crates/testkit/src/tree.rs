@@ -175,7 +175,7 @@ pub fn take(root: &Path, with_times: bool) -> Tree {
     read(root, with_times).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// Returns a line for each path at which the trees differ, but at most `most` lines.
+/// Returns one line for each path at which the trees differ. Returns at most `most` lines.
 pub fn differences(expected: &Tree, found: &Tree, most: usize) -> Vec<String> {
     let paths: BTreeSet<_> = expected.keys().chain(found.keys()).collect();
     let differing = paths.iter().filter(|path| expected.get(**path) != found.get(**path));

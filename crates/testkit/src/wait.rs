@@ -68,8 +68,8 @@ pub fn seen_within(what: &str, within: Duration, is_seen: impl Fn() -> bool) {
     }
 }
 
-/// A guard whose drop sets a flag. So the threads that run until this flag is set end even if an
-/// assertion of the test fails.
+/// A flag that ends threads of a test. Dropping this value sets the flag, so these threads end even
+/// if an assertion of the test fails.
 #[derive(Debug)]
 pub struct EndGuard<'a>(pub &'a AtomicBool);
 

@@ -109,8 +109,8 @@ struct Record {
 #[derive(Debug, Default)]
 pub(crate) struct History(BTreeMap<String, Vec<Record>>);
 
-/// Age from which an acknowledged operation survives every crash of a test. Of the records of a
-/// name that have at least this age, the history stores only the newest record.
+/// Age from which an acknowledged operation survives every crash of a test. If several records of a
+/// name have at least this age, the history stores only the newest of these records.
 const FORGET_AFTER: Duration = Duration::from_secs(30);
 
 impl History {
@@ -168,11 +168,11 @@ impl History {
         Some((kept, &records[kept].state))
     }
 
-    /// Whether the length that a check has found for a file after a crash cannot change any more.
-    /// If the crash can lose unsynced lengths, the found file must equal a recorded file in inode
-    /// number and length. The recorded file is either the newest state that must survive the crash,
-    /// or another allowed state that the worker had synced. (A metadata host may have lost the
-    /// reported length of an unsynced file, but not the file's name.)
+    /// Whether the length that a check has found for a file after a crash is final. After a crash
+    /// that can lose unsynced lengths, this length is final only if a recorded file has the same
+    /// inode number and length. This recorded file is either the newest state that must survive the
+    /// crash, or another allowed state that the worker had synced. (A metadata host may have lost
+    /// the reported length of an unsynced file, but not the file's name.)
     pub(crate) fn is_end_known(&self, name: &str, found: &State, crash: &Crash) -> bool {
         let is_it = |state: &State, even_unsynced: bool| match (state, found) {
             (
@@ -233,7 +233,7 @@ impl Inodes {
         let acknowledged = Instant::now();
         let new = Inode { created: started, acknowledged, durable, removal: None, names: 1 };
         if self.0.insert(inode, new).is_some_and(|old| old.removal.is_none()) {
-            panic!("inode {inode} was assigned to a second file while the first exists");
+            panic!("inode {inode} was assigned to a second file while the first file exists");
         }
     }
 
@@ -262,7 +262,7 @@ impl Inodes {
             }
             if inode.created <= crash.ended && names > inode.names {
                 problems.push(format!(
-                    "inode {number} has {names} names, but was given only {}",
+                    "inode {number} has {names} names: expected at most {}",
                     inode.names
                 ));
             }

@@ -50,7 +50,7 @@ pub(crate) struct Log {
     file: Option<File>,
     seed: u64,
     written: Vec<Written>,
-    /// Whether the worker has begun a truncation to zero that has not returned. The truncation may
+    /// Whether a truncation of the log to zero has begun and has not returned. The truncation may
     /// or may not have taken effect.
     is_restarting: bool,
 }
@@ -89,7 +89,7 @@ impl Log {
     pub(crate) fn append(&mut self, random: &mut Random) -> Outcome {
         let path = self.path.clone();
         let failed = failed("append to", &path);
-        let file = self.file.as_mut().expect("opened before the workload runs");
+        let file = self.file.as_mut().expect("the log is open while the workload runs");
         let from = self.written.last().map_or(0, |it| it.len);
         if from > MAX_LOG {
             self.is_restarting = true;
@@ -133,7 +133,7 @@ impl Log {
         let mut problems = Vec::new();
         if (found.len() as u64) < surviving {
             problems.push(format!(
-                "log: it has only {} bytes, but {surviving} bytes had to survive",
+                "the log has only {} bytes, but {surviving} bytes had to survive",
                 found.len()
             ));
         }
@@ -144,7 +144,7 @@ impl Log {
         });
         if let Some((byte, offset)) = wrong {
             problems.push(format!(
-                "log: byte {offset} is {byte}, but {surviving} bytes had to survive"
+                "the log has a wrong byte {byte} at {offset}; {surviving} bytes had to survive"
             ));
         }
         if found.len() as u64 != self.len() || crash.loses_unsynced_ends {

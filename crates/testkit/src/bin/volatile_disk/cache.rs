@@ -6,8 +6,8 @@
 //! write to `durable`.
 //!
 //! # Invariants
-//! - While the power is on, `live` equals `durable` after all writes in `unflushed` were applied in
-//!   order.
+//! - While the power is on, `live` has the contents that `durable` would have after all writes in
+//!   `unflushed`, in their order.
 //! - While the power is off, `durable` does not change.
 //!
 //! `check_invariants` checks the first invariant. This function reads both images, so only the unit
@@ -21,8 +21,8 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
-/// Maximum number of unflushed bytes. When the cache exceeds this limit, it writes the older half
-/// of the writes to `durable`, as a real disk does when its cache is full.
+/// Maximum number of unflushed bytes. When the cache exceeds this limit, the cache writes the older
+/// half of the unflushed writes to `durable`. A real disk also writes back when its cache is full.
 const MAX_UNFLUSHED_BYTES: usize = 256 << 20;
 
 #[derive(Debug)]
@@ -31,7 +31,7 @@ struct Write {
     bytes: Vec<u8>,
 }
 
-/// Counts of the unflushed writes that a power loss dropped, kept and tore.
+/// Numbers of unflushed writes that a power loss dropped, kept and tore.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Losses {
     dropped: usize,
@@ -175,8 +175,8 @@ impl Cache {
         let mut offset = write.offset;
         let mut rest = &write.bytes[..];
         while !rest.is_empty() {
-            // If a write begins in the middle of a sector, the first piece of the write ends with
-            // this sector.
+            // If a write begins in the middle of a sector, the first piece of the write ends at the
+            // end of this sector.
             let within = usize::try_from(offset).expect("64 bits") % sector;
             let (piece, after) = rest.split_at(rest.len().min(sector - within));
             let survives = match fate {
@@ -209,7 +209,7 @@ impl Cache {
     #[cfg(test)]
     fn check_invariants(&self) {
         if self.lost.is_some() {
-            assert!(self.unflushed.is_empty(), "no write waits while the power is off");
+            assert!(self.unflushed.is_empty(), "no unflushed write while the power is off");
             return;
         }
         let image = |file: &File| {
@@ -223,9 +223,12 @@ impl Cache {
             let start = *offset as usize;
             expected[start..start + bytes.len()].copy_from_slice(bytes);
         }
-        assert!(image(&self.live) == expected, "`live` has the unflushed writes over `durable`");
+        assert!(image(&self.live) == expected, "`live` equals `durable` plus unflushed writes");
         let unflushed: usize = self.unflushed.iter().map(|it| it.bytes.len()).sum();
-        assert_eq!(self.unflushed_bytes, unflushed, "each unflushed byte is counted");
+        assert_eq!(
+            self.unflushed_bytes, unflushed,
+            "`unflushed_bytes` is the number of unflushed bytes"
+        );
     }
 }
 
@@ -312,7 +315,11 @@ mod tests {
         cache.lose_power(SECTOR).unwrap();
         cache.write(0, &[2; SECTOR]).unwrap();
         cache.flush().unwrap();
-        assert_eq!(cache.read(0, 1).unwrap(), [2], "processes that still run see no error");
+        assert_eq!(
+            cache.read(0, 1).unwrap(),
+            [2],
+            "a disk without power still returns written bytes"
+        );
         cache.restore().unwrap();
         assert_eq!(cache.read(0, 1).unwrap(), [1]);
         cache.write(0, &[4; SECTOR]).unwrap();
@@ -337,8 +344,8 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "`live` has the unflushed writes over `durable`")]
-    fn check_detects_a_write_that_bypasses_the_cache() {
+    #[should_panic(expected = "`live` equals `durable` plus unflushed writes")]
+    fn invariant_check_detects_a_write_that_bypasses_the_cache() {
         let scratch = Scratch::new();
         let cache = cache(&scratch, 1);
         cache.live.write_all_at(&[1], 0).unwrap();

@@ -168,7 +168,8 @@ impl Server {
         // Validity of the attributes (3600 s and 0 ns), padding, inode number, size and blocks.
         let numbers = [3600, 0, 1, self.bytes, self.bytes / 512, 0, 0, 0];
         let mut reply: Vec<u8> = numbers.into_iter().flat_map(u64::to_ne_bytes).collect();
-        // Nanoseconds of three times, mode, links, owner, group, device, block size and flags.
+        // The nanoseconds of the three timestamps, then mode, links, owner, group, device, block
+        // size and flags.
         reply.extend(words([0, 0, 0, MODE, 1, 0, 0, 0, 4096, 0]));
         reply
     }

@@ -4,15 +4,15 @@
 //! each flush of the loop device as an `fsync` of the file. Writes since the last flush are only in
 //! the cache (`cache.rs`). A power loss drops, keeps or tears each of these writes.
 //!
-//! The program is a separate process. A test that served the file itself and waited for this file
-//! system could not be killed. The program ends at the end of its standard input, also after a kill
-//! of the test. At its end, the program unmounts the file system on the disk and its own file, so
-//! every later access fails.
+//! The program is a separate process. If a test served the file itself and waited for the file
+//! system on the disk, no signal could kill the test. The program ends at the end of its standard
+//! input, also after a kill of the test. At its end, the program unmounts the file system on the
+//! disk, and the file that it serves. So every later access fails.
 //!
 //! Usage: `skep-volatile-disk FILE LIVE DURABLE BYTES SEED MOUNT-POINT`. `LIVE` and `DURABLE` are
 //! equal images of `BYTES` bytes. `FILE` is an empty file, and the program mounts the disk over
-//! this file. `MOUNT-POINT` is the later mount point of the file system on the disk. Each line of
-//! the standard input is a command, and the program replies with one line:
+//! this file. `MOUNT-POINT` is the directory at which the test later mounts the file system on the
+//! disk. Each line of the standard input is a command, and the program replies with one line:
 //! - `ignore-flushes`: after this command, the disk acknowledges flushes without carrying them out
 //! - `slow MILLISECONDS`: after this command, the disk carries out one request at a time, and each
 //!   read, write and flush takes at least this time
@@ -57,8 +57,10 @@ fn control(cache: &Mutex<Cache>) -> Outcome {
                 "flushes are ignored from now on".to_owned()
             }
             "lose" => {
-                let sector =
-                    words.next().ok_or("the command lose needs the length of a sector")?.parse()?;
+                let sector = words
+                    .next()
+                    .ok_or("the command 'lose' needs the length of a sector")?
+                    .parse()?;
                 held.set_delay(Duration::ZERO);
                 held.lose_power(sector)?.to_string()
             }
@@ -67,8 +69,10 @@ fn control(cache: &Mutex<Cache>) -> Outcome {
                 "restored".to_owned()
             }
             "slow" => {
-                let delay_ms =
-                    words.next().ok_or("the command slow needs a time in milliseconds")?.parse()?;
+                let delay_ms = words
+                    .next()
+                    .ok_or("the command 'slow' needs a time in milliseconds")?
+                    .parse()?;
                 held.set_delay(Duration::from_millis(delay_ms));
                 "slow".to_owned()
             }
