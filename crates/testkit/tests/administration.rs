@@ -85,7 +85,8 @@ fn log_levels_change_in_running_services_and_mounts() {
     cluster.stop();
 }
 
-/// Regression test: a mount used the lease duration from its own start, and ignored later settings.
+/// Regression test: a mount used the lease duration that was set when the mount started, and
+/// ignored later settings.
 #[test]
 fn existing_mounts_adopt_a_shorter_lease() {
     let mut cluster = Cluster::start(Shape::small());
@@ -100,7 +101,7 @@ fn existing_mounts_adopt_a_shorter_lease() {
     cluster.skep(&["config", "set", "lease", "3s"]);
     let clients = || cluster.nodes("client").len();
     assert_eq!(clients(), 2);
-    wait_for("both mounts renew by the new lease", PATIENCE, || {
+    wait_for("both sessions have the new lease duration", PATIENCE, || {
         let sessions = cluster.skep_list(&["session", "list"]);
         let is_new = |it: &Value| it["lease_ms"] == 3_000;
         (sessions.len() == 2 && sessions.iter().all(is_new)).then_some(())
@@ -111,7 +112,7 @@ fn existing_mounts_adopt_a_shorter_lease() {
         (opens() == json!(0)).then_some(())
     });
     wait_for("management removes the killed client", PATIENCE, || (clients() == 1).then_some(()));
-    // The remaining mount still has its first session.
+    // The remaining mount has kept its first session.
     files::write(cluster.path().join("alive"), "x");
     let log = files::read_to_string(cluster.data().join("logs/mount.log"));
     assert!(!log.contains("has ended the session"), "{log}");

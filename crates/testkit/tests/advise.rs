@@ -65,7 +65,7 @@ fn advice_for_a_directory_of_small_files_is_inline_bytes() {
 }
 
 #[test]
-fn advice_for_large_files_keeps_the_other_pattern_fields() {
+fn advice_for_large_files_changes_one_field_of_the_pattern() {
     let cluster = start();
     let directory = cluster.path().join("large");
     files::create_dir(&directory);

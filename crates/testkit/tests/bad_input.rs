@@ -236,8 +236,8 @@ fn error_for_a_foreign_target_directory_names_its_path() {
         }
     };
     check_message(&start_again(&storage, swap(&foreign)), &[&foreign, "cluster"]);
-    // An empty directory may be the mount point of a disk that is not mounted. So the service must
-    // not treat such a directory as an empty target.
+    // An empty directory may be the mount point of a missing disk. So the service must not treat an
+    // empty directory as a new target.
     let blank = cluster.data().join("blank");
     files::create_dir(&blank);
     let blank = blank.display().to_string();
@@ -269,7 +269,7 @@ fn fill(path: &Path) -> usize {
     file.sync_all().expect("the written bytes can be synced");
     drop(file);
     let found = files::read(path);
-    assert_eq!(found.len(), written, "nothing half-written is visible");
+    assert_eq!(found.len(), written, "the file has only bytes of acknowledged writes");
     for (number, piece) in found.chunks(1 << 20).enumerate() {
         assert!(piece == &bytes[..piece.len()], "MiB {number}");
     }
@@ -314,8 +314,8 @@ fn take_all(path: &Path) {
     for block in [1 << 20, 4096] {
         let zeros = vec![0; block];
         while file.write_all(&zeros).is_ok() {}
-        // This sync makes the file system release the space that it has reserved for this file. The
-        // next iteration then uses up that space, too.
+        // The file system reserves space for a growing file. This sync releases the reserved space,
+        // so the next iteration uses up this space, too.
         files::sync_all(&file);
     }
 }
@@ -590,7 +590,7 @@ fn flipped_bit_in_a_chunk_file_fails_reads_and_is_logged() {
     cluster.up().expect_success();
     let results = [&bad, &good].map(fs::read);
     let failed: Vec<_> = results.iter().filter_map(|it| it.as_ref().err()).collect();
-    assert_eq!(failed.len(), 1, "one of the two is damaged");
+    assert_eq!(failed.len(), 1, "exactly one of the two files is damaged");
     assert_eq!(failed[0].raw_os_error(), Some(5), "{}", failed[0]);
     let whole: Vec<_> = results.iter().flatten().collect();
     assert!(*whole[0] == bytes, "wrong bytes were read");

@@ -193,7 +193,8 @@ fn source_that_changes_during_the_copy_is_reported() {
     files::write_all(&file, b"one line more");
     let failed = copying.join().expect("no panic").expect_failure();
     assert!(failed.contains("a program changed the source during the copy"), "{failed}");
-    // The copy must never give the final name to a file that contains bytes of two versions.
+    // The copy must never give the final name to a file that contains bytes of two versions of the
+    // source.
     assert!(begun().is_none(), "an incomplete copy was left");
     copy(&["--resume", "--verify"], &source, &destination);
     assert_eq!(listing(&source), listing(&destination));

@@ -57,7 +57,7 @@ fn all_threads_of_a_service_run_on_the_cpus_of_its_settings() {
     let metadata = cluster.processes("metadata").remove(0);
     let expected: BTreeSet<usize> = of_node.intersection(&own).copied().collect();
     assert_eq!(of_process(&metadata), expected);
-    // The kernel shows the policy of the main thread, which all threads inherit.
+    // The kernel shows the memory policy of the main thread. All other threads inherit this policy.
     let maps = std::fs::read_to_string(format!("/proc/{}/numa_maps", metadata.pid));
     let maps = maps.expect("the policy of the memory");
     assert!(maps.contains(" prefer:0 "), "{maps}");

@@ -60,7 +60,7 @@ fn members(outcome: &Value) -> Vec<String> {
 /// Command: skep deploy plan, skep deploy apply, skep deploy status, skep deploy upgrade.
 /// Command: skep deploy remove, skep deploy destroy.
 #[test]
-fn cluster_continues_without_the_host_of_its_leader() {
+fn cluster_continues_without_the_host_of_the_management_leader() {
     let mut site = DeploySite::new(&["a1", "a2", "a3", "s1", "s2", "c1"]);
     let a3 = "[[host]]\nname = \"a3\"\naddress = \"10.0.0.3\"\nroles = [\"management\"]\n";
     let target = "storage_directories = [\"/disk1/skep\"]";

@@ -1,6 +1,6 @@
-//! The disk of one storage target fails. Each test simulates one kind of failure. The program gets
-//! the error, `skep health check` names the target, and the other targets continue to serve. After
-//! the repair, the target has all synced bytes.
+//! The disk of one storage target fails. Each test simulates one kind of failure. A program that
+//! uses this target gets the error, `skep health check` names the target, and the other targets
+//! continue to serve. After the repair, the target has all synced bytes.
 
 use skep_testkit::target_disk::{DiskKind, TargetDisk};
 use skep_testkit::view::Typed;

@@ -51,8 +51,8 @@ fn write_files(cluster: &Cluster, name: &str, count: usize) -> Vec<PathBuf> {
 
 /// A cluster in which the disk of one target has failed after programs had written files.
 struct FailedDisk {
-    /// This field must stay before `cluster`, because fields are dropped in this order, and the
-    /// cluster removes the directory that contains the disk's image.
+    /// This field must stay before `cluster`, because Rust drops fields in the order of their
+    /// declaration. Dropping the cluster removes the directory that contains the disk's image.
     disk: TargetDisk,
     cluster: Cluster,
     /// Directory of the target.
@@ -127,7 +127,7 @@ fn targets_serve_while_another_target_cannot_be_opened() {
 }
 
 /// After a boot without the disk of a target, the directory of the target is an empty mount point.
-/// The service must not make a new target there.
+/// The service must not create a new target in this mount point.
 #[test]
 fn empty_mount_point_of_a_missing_disk_stays_empty() {
     let cluster = Cluster::start(three_targets());
@@ -135,7 +135,8 @@ fn empty_mount_point_of_a_missing_disk_stays_empty() {
     let before = write_files(&cluster, "before", 30);
     let path = first_storage_target(&cluster);
     let disk = path.with_extension("disk");
-    // The supervisor must start the service only after the directory has been replaced.
+    // Suspend the supervisor, because the supervisor must not start the service before the test has
+    // replaced the directory.
     let supervisors = Suspended::of(cluster.processes("up"));
     cluster.processes("storage").iter().for_each(Process::kill);
     files::rename(&path, &disk);

@@ -17,10 +17,11 @@ fn processes_with_little_load_stay_within_documented_memory() {
     }
     let processors = std::thread::available_parallelism().map_or(1, |it| it.get() as u64);
     for (role, most) in [
-        // The page on sizing has larger limits for large clusters.
+        // The page about sizing has larger limits for larger clusters than this cluster.
         ("management", 64),
         ("monitor", 64),
-        // The metadata cache, the tables in memory, and the newest records of the log.
+        // The sum of the limits for the metadata cache, the tables in memory, and the newest
+        // records of the log.
         ("metadata", 256 + 128 + 32),
         // Two targets.
         ("storage", 2 * (64 + 20)),

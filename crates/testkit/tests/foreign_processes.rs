@@ -129,7 +129,7 @@ fn mount_waits_while_a_foreign_process_has_a_services_port() {
     let writer = std::thread::spawn(move || {
         file.write_all(b" and after").and_then(|()| file.sync_all()).map(|()| file)
     });
-    wait_for("the stranger has sent each code twice", PATIENCE, || {
+    wait_for("the foreign process has sent each code twice", PATIENCE, || {
         (stranger.answered.load(Ordering::Acquire) > 82).then_some(())
     });
     assert!(!writer.is_finished(), "the program waits");
@@ -147,7 +147,7 @@ fn mount_waits_while_a_foreign_process_has_a_services_port() {
 /// Regression test: 3,000 connections without any bytes cost 200 MiB of memory, and each connection
 /// cost a log line.
 #[test]
-fn silent_connections_cost_little_and_block_no_mount() {
+fn silent_connections_cost_little_memory_and_block_no_mount() {
     const STRANGERS: usize = 3000;
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
@@ -163,7 +163,9 @@ fn silent_connections_cost_little_and_block_no_mount() {
     let memory = service.memory("VmRSS");
     let began = Instant::now();
     let strangers: Vec<_> = (0..STRANGERS)
-        .map(|_| TcpStream::connect(&address).expect("the service accepts or queues it"))
+        .map(|_| {
+            TcpStream::connect(&address).expect("the service accepts or queues the connection")
+        })
         .collect();
     // A new mount connects to the same service from the same address.
     let mount = cluster.mount(skep_testkit::Transport::Device);

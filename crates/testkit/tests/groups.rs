@@ -68,7 +68,8 @@ fn metadata_target_serves_only_as_a_member_of_a_group() {
         let online = targets.as_array()?.iter().filter(is_online).count();
         (online == 2).then_some(targets)
     });
-    // The list begins with the metadata targets, because their ids are lower.
+    // The list begins with the metadata targets, because their ids are lower than the ids of
+    // storage targets.
     let waiting = &targets[0];
     assert_eq!((&waiting["kind"], &waiting["group"]), (&"metadata".into(), &Value::Null));
     assert!(targets[1]["group"].is_number(), "the setting concerns metadata targets only");

@@ -128,7 +128,7 @@ fn handles_of_unlinked_files_are_valid_while_the_file_is_open() {
         assert_eq!(
             open(&here, &leads_to),
             "text of it",
-            "a file that is open on a mount has a valid handle there"
+            "the handle of an open file is valid on the file's mount"
         );
         drop(open_here);
         is_gone(&here);

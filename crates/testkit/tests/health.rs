@@ -72,7 +72,7 @@ fn health_check_without_a_monitor_names_the_skipped_rules() {
     let report = health(&cluster, &["--monitor", "127.0.0.1:1"]);
     let unchecked = report["unchecked"].text();
     assert!(unchecked.contains("cannot ask the monitor at 127.0.0.1:1"), "{unchecked}");
-    let found = no_backup(&report).expect("the command has a rule of its own");
+    let found = no_backup(&report).expect("the command itself checks the time of the last backup");
     assert!(found["since"].is_null(), "{found}");
     cluster.stop();
 }
@@ -96,7 +96,7 @@ fn work_balance_counts_all_busy_metadata_targets() {
             }
         });
         let _end = EndGuard(&is_done);
-        wait_for("the command judges the balance of work", PATIENCE, || {
+        wait_for("the command reports the balance of work", PATIENCE, || {
             let report = health(&cluster, &["--monitor", "127.0.0.1:1"]);
             let balance = report["balance"]["metadata_work"].clone();
             balance["percent"].is_number().then_some(balance)
@@ -104,7 +104,10 @@ fn work_balance_counts_all_busy_metadata_targets() {
     });
     assert_eq!(balance["targets"], 2);
     let percent = balance["percent"].float();
-    assert!((50.0..=100.0).contains(&percent), "one of two targets has at most all: {balance}");
+    assert!(
+        (50.0..=100.0).contains(&percent),
+        "the mean of two targets is 50 to 100 % of the maximum: {balance}"
+    );
     assert!(balance["highest"]["percent"].float() >= 50.0, "{balance}");
     cluster.stop();
 }

@@ -54,10 +54,10 @@ pub(crate) fn clone_succeeds_during_git_gc_on_the_other_mount(places: &Places) {
             git(&here, &["gc", "--quiet", "--prune=now"]);
         }
         is_done.store(true, Ordering::Relaxed);
-        reader.join().expect("the reader found everything");
+        reader.join().expect("each clone has all objects");
     });
     // Directory listings on the other mount may be stale for up to a second.
-    wait_for("the other mount sees that all is packed", Duration::from_secs(10), || {
+    wait_for("the other mount shows no unpacked object", Duration::from_secs(10), || {
         git(&there, &["count-objects"]).starts_with("0 objects").then_some(())
     });
     git(&there, &["fsck", "--full", "--strict"]);

@@ -1,5 +1,7 @@
 //! `skep bench` on real clusters with several hosts. Two mounts of one cluster stand for two hosts.
-//! The command that enters a host does nothing, and `{host}` in the path selects the mount.
+//! `skep bench` starts its processes on a host with the command of the option `--enter`. In these
+//! tests this command runs the process on the same machine, and `{host}` in the path selects the
+//! mount.
 
 mod stopped_runs;
 
@@ -18,8 +20,8 @@ use std::time::Duration;
 /// Time limit of a command. The limit is longer than in other tests, because a benchmark writes for
 /// seconds, and other programs use the machine, too.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// The option `--enter` of `skep bench` sets the command that enters a host. In these tests, this
-/// command only sets an environment variable.
+/// The option `--enter` of `skep bench`: the command that starts a process on a host. In these
+/// tests, the command only sets an environment variable.
 const ENTER: [&str; 2] = ["--enter", "env HOST={host}"];
 
 fn parse(text: &str) -> Value {
@@ -388,7 +390,7 @@ fn targets(cluster: &Cluster, kind: &str) -> Vec<String> {
     cluster.target_ids(kind).iter().map(ToString::to_string).collect()
 }
 
-/// Returns the directories on targets that benchmarks have created and not removed.
+/// Returns the directories that benchmarks have created on targets and have not removed.
 fn left_on_targets(cluster: &Cluster) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut waiting = vec![cluster.data().to_owned()];
@@ -499,8 +501,8 @@ fn storage_bench_refuses_invalid_options_and_leaves_no_file() {
         child.try_wait().expect("our child")
     });
     wait_for("files are removed", PATIENCE, || left_on_targets(&cluster).is_empty().then_some(()));
-    // A target ends a benchmark if the client that started the benchmark no longer requests the
-    // progress. The target then accepts the next benchmark.
+    // If the client that started a benchmark no longer requests its progress, the target ends the
+    // benchmark. After that, the target accepts the next benchmark.
     let mut child = wait_for("the service is back", PATIENCE, || {
         run(&["--targets", &target, "--size", "1m"]).status.success().then(&endless)
     });

@@ -59,7 +59,7 @@ impl Endless {
         let file = self.scratch.join("work/file.00000000");
         let number = || fs::metadata(&file).and_then(|it| it.created()).ok();
         let first = wait_for("a file", PATIENCE, number);
-        wait_for("the same in a later repetition", PATIENCE, || {
+        wait_for("the file of a later repetition", PATIENCE, || {
             number().filter(|it| *it != first).map(drop)
         });
     }

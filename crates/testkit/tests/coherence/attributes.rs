@@ -36,8 +36,8 @@ pub(crate) const CASES: &[Case<Mounts>] = skep_testkit::cases![attributes:
     chown_clears_set_id_bits_that_another_mount_has_set,
 ];
 
-/// docs/semantics.md 1.10. A mount caches the attributes of a file, another mount sets the
-/// set-user-id or set-group-id bit, and a program calls `fchown` on the first mount.
+/// docs/semantics.md 1.10. A mount caches the attributes of a file. Another mount then sets the
+/// set-user-id or set-group-id bit. After that, a program calls `fchown` on the first mount.
 fn chown_clears_set_id_bits_that_another_mount_has_set(mounts: &Mounts) {
     for (before, after) in [(0o4755, 0o755), (0o2755, 0o755), (0o2640, 0o2640)] {
         let name = format!("{before:o}");
@@ -95,8 +95,8 @@ fn acls_are_visible_and_enforced_on_other_mounts(mounts: &Mounts) {
         run_in(here, "setfacl", ["-b", "file"]);
         within_a_second("the removal of the list", || !may());
     }
-    // The metadata target applies the directory's default list to new files, even if the mount has
-    // never read this list.
+    // The metadata target applies the directory's default access control list to new files, even if
+    // the mount has never read this list.
     files::metadata(there);
     run_in(here, "setfacl", ["-d", "-m", "u:23456:rwx", "."]);
     files::write(there.join("new"), "x");
@@ -163,10 +163,10 @@ fn acl_changes_are_visible_under_recreated_names(mounts: &Mounts) {
     assert_eq!(list(there), list(here));
 }
 
-/// The kernel itself checks the owner before a chmod. The kernel must use the owner that its last
-/// lookup of the name returned. The kernel must also use this owner if it drops the cached access
-/// control list at the same time, or if the file has a new name. The kernel must not detach another
-/// file system that is mounted on the file. docs/semantics.md 1.2 and 1.17.
+/// The kernel itself checks the owner before a chmod, and must use the owner that its last lookup
+/// of the name returned. This also holds if the kernel drops the cached access control list at the
+/// same time, or if the file has a new name. The kernel must not detach another file system that is
+/// mounted on the file. docs/semantics.md 1.2 and 1.17.
 fn former_owner_cannot_change_a_file_with_an_acl(mounts: &Mounts) {
     let (here, there) = (&mounts.one, &mounts.at_once);
     for place in [here, there] {
@@ -262,7 +262,7 @@ fn acls_have_at_most_511_entries(mounts: &Mounts) {
             assert!(found[..len] == longest, "{name} {kind}: {len} bytes");
         }
     }
-    // A new directory inherits the whole default list.
+    // A new directory inherits the whole default access control list.
     files::create_dir(mounts.other.join("directory/inner"));
     for kind in ["access", "default"] {
         let path = mounts.one.join("directory/inner");

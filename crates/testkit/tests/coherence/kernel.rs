@@ -114,8 +114,8 @@ fn fanotify_reports_writes_of_its_own_mount_only(mounts: &Mounts) {
 }
 
 /// A program that takes a write lease on a file. After the first line of input, the program prints
-/// whether it still has the lease. Then the program waits until the kernel requests the release of
-/// the lease, and releases the lease.
+/// whether it still has the lease. When the kernel requests the release of the lease, the program
+/// releases the lease.
 const LEASER: &str = "
 import fcntl, os, signal, sys
 signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGIO])
@@ -142,7 +142,10 @@ fn file_leases_are_broken_by_opens_on_their_mount_only(mounts: &Mounts) {
         std::thread::scope(|scope| {
             let opener = scope.spawn(|| File::open(here.join("file")));
             assert_eq!(leaser.line(), "was asked");
-            opener.join().expect("no panic").expect("opened when the lease was given up");
+            opener
+                .join()
+                .expect("no panic")
+                .expect("the open succeeds after the release of the lease");
         });
         leaser.end();
     }

@@ -1,6 +1,6 @@
-//! Tests when changes by one mount become visible on another mount of the same cluster. The mounts
-//! have different transports. After a `close` on one mount, an open on the other mount reads the
-//! written data. Changed names and attributes are visible within a second.
+//! These tests check after how much time a change by one mount is visible on another mount of the
+//! same cluster. The mounts have different transports. After a `close` on one mount, an open on the
+//! other mount reads the written data. Changed names and attributes are visible within a second.
 
 mod attributes;
 mod kernel;
@@ -127,8 +127,8 @@ fn new_names_are_visible_immediately(mounts: &Mounts) {
     }
 }
 
-/// A program that has the old file open can still use this file. The kernel caches the name for a
-/// second, but each open looks up the name. docs/semantics.md 1.2.
+/// If a program has the old file of a recreated name open, the program can still use the old file.
+/// The kernel caches the name for a second, but each open looks up the name. docs/semantics.md 1.2.
 fn recreated_name_opens_the_new_file(mounts: &Mounts) {
     for round in 0..20 {
         let name = format!("file-{round}");
@@ -261,7 +261,7 @@ fn open_handle_survives_removal_by_the_other_mount(mounts: &Mounts) {
     let file = files::open(mounts.other.join("file"));
     files::remove_file(mounts.one.join("file"));
     let mut found = vec![0; bytes.len()];
-    file.read_exact_at(&mut found, 0).expect("an open file stays after its name is removed");
+    file.read_exact_at(&mut found, 0).expect("an open file exists after its name is removed");
     assert!(found == bytes);
 }
 

@@ -152,9 +152,9 @@ fn exchange(top: &Path, first: &str, second: &str) -> rustix::io::Result<()> {
 /// together would create a loop that is not reachable from the root, so metadata must refuse the
 /// exchange that would close the loop. The directories of the ring are on two metadata groups.
 ///
-/// The error of the refused exchange depends on whether the mount has already noticed the other
-/// exchanges. After the mount has noticed the other exchanges, the names in its call refer to
-/// different directories.
+/// The error of the refused exchange depends on whether its mount already shows the other
+/// exchanges. In a tree with the other exchanges, the names in the refused call refer to different
+/// directories.
 fn exchange_in_a_ring(mounts: &Mounts, ring: &[&str], rounds: usize) {
     create_spread_rounds(&mounts.at_once, rounds, ring);
     for round in 0..rounds {

@@ -30,8 +30,8 @@ fn keep_files_in_metadata(directory: &Path) {
     finish(Command::new(cluster::program()).args(words).arg(directory), PATIENCE).expect_success();
 }
 
-/// Returns all bytes of an open file. Does not call `stat`, because then the client would request
-/// the attributes of the file.
+/// Returns all bytes of an open file. Does not call `stat`, because a `stat` would make the client
+/// request the attributes of the file.
 fn all(file: &File) -> Vec<u8> {
     let mut bytes = vec![0xff; 2 * LEN];
     let count = files::read_at(file, &mut bytes, 0);

@@ -324,8 +324,8 @@ fn block_count_of_a_file_without_holes_covers_its_length(mounts: &Mounts) {
     }
 }
 
-/// The file has a hole of 100 bytes, so each of its blocks has data. With the checksums, the chunk
-/// file takes more space than the size of the file. docs/semantics.md 1.13.
+/// The file has a hole of only 100 bytes, so none of its blocks is a hole. With the checksums, the
+/// chunk file takes more space than the size of the file. docs/semantics.md 1.13.
 fn block_count_never_exceeds_the_size(mounts: &Mounts) {
     const PART: usize = 20_000;
     let file = files::create(mounts.one.join("file"));
@@ -357,7 +357,7 @@ fn directory_removed_by_the_other_mount_is_empty(mounts: &Mounts) {
     files::remove_file(mounts.one.join("directory/file"));
     files::remove_dir(mounts.one.join("directory"));
     within_a_second("the removed directory has no links", || {
-        let found = open.metadata().expect("an open file stays after its name is removed");
+        let found = open.metadata().expect("an open file exists after its name is removed");
         found.is_dir() && found.nlink() == 0
     });
     within_a_second("the directory's name is removed", || !mounts.other.join("directory").exists());
@@ -386,7 +386,7 @@ fn stat_succeeds_on_a_device_removed_by_the_other_mount(mounts: &Mounts) {
     let open = files::open(mounts.other.join("null"));
     files::remove_file(&path);
     within_a_second("the removed device has no links", || {
-        let found = open.metadata().expect("an open file stays after its name is removed");
+        let found = open.metadata().expect("an open file exists after its name is removed");
         found.file_type().is_char_device() && found.nlink() == 0
     });
     let changed = open.set_permissions(fs::Permissions::from_mode(0o600));
@@ -439,7 +439,8 @@ fn reported_write_times_are_visible_on_other_mounts(mounts: &Mounts) {
     let file = new(&mounts.one.join("file"), b"x");
     let mut before = time(&mounts.one);
     for round in 0..6_u64 {
-        // Wait until the clock has advanced. The times come from the clock of another host.
+        // Wait until the clock has advanced. The times come from the clock of the host that sets
+        // them.
         wait_for("a write has a new time", Duration::from_secs(10), || {
             files::write_all_at(&file, b"more", 10 * round);
             (time(&mounts.one) > before).then_some(())

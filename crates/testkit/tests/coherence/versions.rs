@@ -32,7 +32,8 @@ const PAGES: usize = 64;
 /// First page that the test may truncate. A program that accesses a truncated page through a
 /// mapping gets SIGBUS.
 const KEPT: usize = 32;
-/// Duration of the changes. During this time, each reader must complete at least [`ENOUGH`] reads.
+/// Duration for which the test changes the file. During this time, each reader must complete at
+/// least [`ENOUGH`] reads.
 const SPAN: Duration = Duration::from_millis(1200);
 const ENOUGH: usize = 10;
 /// Returns the eight bytes that `change` writes to a page.

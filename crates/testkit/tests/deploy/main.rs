@@ -139,7 +139,7 @@ fn cluster_is_deployed_extended_upgraded_and_destroyed() {
 }
 
 #[test]
-fn next_run_completes_an_interrupted_deployment_or_removal() {
+fn next_skep_deploy_completes_an_interrupted_run() {
     let mut site = DeploySite::new(&["m1", "s1", "c1"]);
     let disk = LoopDevice::with_size(DISK_BYTES);
     let storage = storage("s1", 2, &format!("storage_disks = [\"{}\"]", disk.path()));
@@ -168,8 +168,8 @@ fn next_run_completes_an_interrupted_deployment_or_removal() {
 }
 
 /// Shuts down the mounted file system of a disk of `s1`, as the kernel does after an error of the
-/// disk. The next deployment must name the disk and the way out, which must work. Before the fix,
-/// the deployment accepted the file system, because it was mounted.
+/// disk. The next deployment must name the disk, and a remedy that works. Before the fix, the
+/// deployment accepted the file system, because it was mounted.
 fn check_failed_file_system(site: &mut DeploySite, disk: &LoopDevice) {
     let point = format!("/srv/skep/disks/loop{}", disk.number());
     site.host("s1").run(&format!("xfs_io -x -c shutdown {point}")).expect_success();

@@ -37,7 +37,8 @@ const SECOND_CLIENT: &str = "        c2: { ansible_host: 10.0.0.4 }\n";
 
 /// The controller, and the hosts of the cluster.
 struct Site {
-    // The hosts must be dropped before their switch, and Rust drops fields in this order.
+    // The hosts must be dropped before their switch, and Rust drops fields in the order of their
+    // declaration.
     hosts: Vec<PageHost>,
     controller: PageHost,
     _network: PageNetwork,

@@ -15,7 +15,7 @@ const MOST_SECONDS: f64 = 5.0;
 
 /// Checks that the file system is mounted on all nodes soon after the start of the job.
 fn expect_prompt_mount(slurm: &Slurm, all: &[usize]) {
-    // A start creates this file when the mount of the node can be used.
+    // `skep ondemand start` creates this file when programs can use the mount on the node.
     let complete = "/var/lib/skep-ondemand/job-$SLURM_JOB_ID.*/complete";
     let script = format!("srun sh -c \"stat -c 'mounted %.Y' {complete}; cat /srv/began\"");
     let job = slurm.submit(&script, "--constraint=skep");
@@ -72,8 +72,8 @@ fn expect_staging(slurm: &Slurm, all: &[usize]) {
     slurm.await_idle();
 }
 
-/// Checks jobs of an ordinary user whose scripts ask for input in their lines. A job whose input
-/// cannot be copied is held with the reason, and its nodes are not drained.
+/// Checks jobs of an ordinary user whose scripts name input in `#SKEP` lines. If the input cannot
+/// be copied, Slurm holds the job, shows the reason, and does not drain the nodes.
 fn expect_input_lines(slurm: &Slurm, all: &[usize]) {
     let shared = SharedDirectory::new("lines");
     let top = shared.path();

@@ -170,8 +170,8 @@ fn ranges(numbers: &[&str]) -> String {
     shown.collect::<Vec<_>>().join(", ")
 }
 
-/// Removes the names of files and devices from a reason. Reasons that differ only in such names are
-/// then equal.
+/// Removes the names of files and devices from the reason why a test did not run. Two reasons that
+/// differ only in such names become equal.
 fn kind_of_reason(reason: &str) -> String {
     let words = reason.split_whitespace().map(|word| match word {
         word if word.contains("127.0.0.1") => "the device",
@@ -291,5 +291,5 @@ pub(crate) fn xfstests_fails_only_tests_with_a_listed_reason(_: &()) {
     if !better.is_empty() {
         println!("these tests are in the table of failures, but pass here: {better:?}");
     }
-    assert!(new.is_empty(), "these fail, and are not in docs/tests/xfstests.md: {new:?}");
+    assert!(new.is_empty(), "these tests fail, and are not in docs/tests/xfstests.md: {new:?}");
 }

@@ -1,5 +1,5 @@
-//! A program on the mount that faults disconnect for longer than its lease. Only calls of this
-//! program may fail.
+//! A program on the third mount of the test. A fault disconnects this mount for longer than the
+//! mount's lease. Only calls of this program may fail.
 
 use skep_testkit::{PATIENCE, files, wait_for};
 use std::collections::VecDeque;

@@ -56,9 +56,9 @@ impl Pauses {
     }
 }
 
-/// Causes one fault at a time, until `SKEP_FAULTS` faults have hit management or metadata. Cuts of
-/// the third mount do not count. Returns the pauses that the faults caused, and the faults whose
-/// pauses exceed the limits.
+/// Causes one fault at a time, until `SKEP_FAULTS` faults have hit management or metadata.
+/// Disconnections of the third mount do not count as such faults. Returns the pauses that the
+/// faults caused, and the faults whose pauses exceed the limits.
 fn suffer_all(
     plan: Plan,
     site: &mut Site,
@@ -139,7 +139,7 @@ fn many_faults_lose_no_data_and_pause_programs_only_briefly() {
         assert_eq!(problems, Vec::<String>::new(), "no acknowledged change is lost");
         worker.close();
     }
-    eprintln!("{} errors on the mount that was cut off", cut_off.check(&roots[0]));
+    eprintln!("{} errors on the disconnected mount", cut_off.check(&roots[0]));
     eprintln!("{} operations on shared objects are linearizable", histories.check());
     assert_eq!(long, Vec::<String>::new(), "pauses above the limits");
 }

@@ -18,7 +18,8 @@ use std::time::Instant;
 
 /// Number of programs on each mount that use the shared objects.
 pub(crate) const SHARING: usize = 2;
-/// Value of an exclusive lock in the counter [`Register::owners`]. A shared lock has the value 1.
+/// Number by which an exclusive lock increases the counter [`Register::owners`]. A shared lock
+/// increases the counter by 1.
 const EXCLUSIVE: usize = 1 << 16;
 
 /// The time in microseconds of the longest measured call.
@@ -37,7 +38,7 @@ impl LongestCall {
         (result, [began, ended])
     }
 
-    /// Returns the longest time, and begins a new measurement.
+    /// Returns the longest time, and sets the time to 0.
     pub(crate) fn take_us(&self) -> u64 {
         self.0.swap(0, Ordering::SeqCst)
     }
@@ -267,7 +268,11 @@ impl SharedObject for Register {
         }
         let (own, most) = if is_writer { (EXCLUSIVE, 0) } else { (1, MOUNTS.len() * SHARING) };
         let others = self.owners.fetch_add(own, Ordering::SeqCst);
-        assert!(others <= most, "{}: two owners, own {own}, others {others}", path.display());
+        assert!(
+            others <= most,
+            "{}: conflicting locks: own {own}, others {others}",
+            path.display()
+        );
         let value = is_writer.then(|| random.number());
         let (outcome, times) = longest.measure(|| self.access(&file, value));
         self.history.add(outcome, times);

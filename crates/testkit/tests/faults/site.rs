@@ -43,7 +43,8 @@ pub(crate) const WITH_DISKS: [&str; 3] = ["metadata-2", "metadata-5", "managemen
 pub(crate) const SMALL_DISK: &str = "size=1g,huge=never";
 /// A cluster, its hosts and its mounts.
 pub(crate) struct Site {
-    // The services must be dropped before their hosts, and Rust drops fields in this order.
+    // The services must be dropped before their hosts, and Rust drops fields in the order of their
+    // declaration.
     services: BTreeMap<&'static str, Child>,
     mounts: Vec<Child>,
     pub(crate) disks: BTreeMap<&'static str, TargetDisk>,

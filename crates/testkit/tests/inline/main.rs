@@ -55,7 +55,7 @@ impl Checked {
             let (len, right) = (found.len(), self.expected.len());
             assert!(
                 found == self.expected,
-                "{what}: {} has {len} bytes, right are {right}; byte {at:?} differs",
+                "{what}: {} has {len} bytes, expected {right}; byte {at:?} differs",
                 path.display()
             );
         }
@@ -182,7 +182,7 @@ fn cluster_setting_inline_bytes_applies_to_new_files() {
         files::write(&path, "x");
         (inline_bytes(&path) == 8 << 10).then_some(())
     });
-    assert_eq!(inline_bytes(&before), 16 << 10, "the pattern of an existing file stays");
+    assert_eq!(inline_bytes(&before), 16 << 10, "the pattern of an existing file does not change");
     let asked = cluster.path().join("asked");
     entry_json(&["create", "--pattern", "count=2"], &asked);
     assert_eq!(inline_bytes(&asked), 0);

@@ -33,7 +33,8 @@ const AFTERWARDS: usize = 50;
 
 /// A cluster with two mounts, and its load.
 struct Site {
-    // The second mount must be dropped before its cluster, and Rust drops fields in this order.
+    // The second mount must be dropped before its cluster, and Rust drops fields in the order of
+    // their declaration.
     workers: Vec<Worker>,
     second: Mounted,
     cluster: Cluster,

@@ -91,8 +91,8 @@ impl Alertmanager {
     /// `receiver` is the address that gets the notifications.
     fn start(directory: &Path, receiver: &str) -> Self {
         let settings = directory.join("alertmanager.yml");
-        // Because of the wait of two seconds, the alert and its consequences arrive before
-        // Alertmanager sends the first notification.
+        // With `group_wait`, Alertmanager sends its first notification after two seconds. The alert
+        // and the alerts that follow from the same fault arrive earlier.
         let text_of_settings = format!(
             "route:\n  receiver: test\n  group_by: ['...']\n  group_wait: 2s\n  \
              group_interval: 1s\n  repeat_interval: 1h\n\
@@ -143,7 +143,7 @@ pub(crate) fn alertmanager_gets_alerts_and_their_end_from_prometheus(_: &()) {
     let alertmanager = Alertmanager::start(scratch.path(), &notified.address);
     let prometheus = start_prometheus(scratch.path(), monitor.trim(), &alertmanager.address);
     check(&cluster, &alertmanager, &mut notified, || {
-        wait_for("Alertmanager leaves the consequence out", PATIENCE, || {
+        wait_for("Alertmanager suppresses the consequence", PATIENCE, || {
             let alerts = alertmanager.alerts(CONSEQUENCE);
             let is_left_out = |alert: &Value| !alert["status"]["inhibitedBy"].list().is_empty();
             (!alerts.is_empty() && alerts.iter().all(is_left_out)).then_some(())
@@ -202,6 +202,9 @@ fn check(
     notified.wait_for(true);
     let all = notified.alerts();
     let first = all.iter().find(|(rule, _)| rule == RULE);
-    assert!(first.is_some_and(|(_, is_ended)| !is_ended), "it begins before it ends: {all:?}");
-    assert!(all.iter().all(|(rule, _)| rule != CONSEQUENCE), "one fault, one alert: {all:?}");
+    assert!(
+        first.is_some_and(|(_, is_ended)| !is_ended),
+        "the first notification is about the start: {all:?}"
+    );
+    assert!(all.iter().all(|(rule, _)| rule != CONSEQUENCE), "one fault causes one alert: {all:?}");
 }

@@ -146,7 +146,7 @@ pub(crate) fn ganglia_stores_the_metrics_of_each_server(_: &()) {
         let file = Path::new(host).join(format!("{metric}.rrd"));
         wait_for(text(&file), PATIENCE, || is_in(&rrds, &file).then_some(()));
     }
-    println!("gmetad stores {} figures of {} servers", expected.len(), servers.len());
+    println!("gmetad stores {} metrics of {} servers", expected.len(), servers.len());
     let suspended = Suspended::of(vec![cluster.processes("storage").remove(0)]);
     wait_for("gstat shows the suspended server as dead", PATIENCE, || {
         gstat(&listen).expect_success().contains("Dead Hosts: 1\n").then_some(())

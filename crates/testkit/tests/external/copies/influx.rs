@@ -86,8 +86,8 @@ impl Influx {
         points
     }
 
-    /// Returns the number of bytes that an object has written: the sum over its points in the
-    /// database.
+    /// Returns the number of bytes that an object of the load (such as a user or a job) has
+    /// written: the sum over its points in the database.
     fn written(&self, by: &str, id: &str) -> u64 {
         let query = format!(
             "SELECT SUM(written_bytes) FROM skep_load WHERE \"by\" = '{by}' AND id = '{id}'"
@@ -107,7 +107,7 @@ fn escaped(text: &str) -> String {
 struct Recorded {
     writes: usize,
     points: Points,
-    /// Replies of InfluxDB that are not its status for an accepted write.
+    /// Replies in which InfluxDB did not report that it accepted the write.
     refusals: Vec<String>,
 }
 
@@ -203,8 +203,8 @@ fn write_as_job(directory: &Path) {
     run("env", std::iter::once("SLURM_JOB_ID=4711").chain(words));
 }
 
-/// Returns the ids of the objects of a measurement. The caller selects a grouping of the load with
-/// `by`.
+/// Returns the ids that the points of a measurement name. If `by` is set, returns only the ids in
+/// this grouping of the load.
 fn ids(points: &Points, measurement: &str, by: Option<&str>) -> BTreeSet<String> {
     let is_it = |tags: &BTreeMap<String, String>| by.is_none_or(|by| tags["by"] == by);
     let series = points.keys().filter(|(name, tags)| name == measurement && is_it(tags));

@@ -1,7 +1,8 @@
-//! Jobs of an ordinary user whose scripts name input and results in their lines. The prolog copies
-//! the input, all nodes compute, and the epilog copies the results out: after the end of the job,
-//! and after `scancel`. The death of a node loses a part of the data. The copy of the results then
-//! fails with this reason, and the other nodes keep the data until an administrator discards it.
+//! Jobs of an ordinary user whose scripts name input and results in `#SKEP` lines. The prolog
+//! copies the input, all nodes compute, and the epilog copies the results out: after the end of the
+//! job, and after `scancel`. If a node dies, a part of the data is lost. The copy of the results
+//! then fails with this reason, and the other nodes keep the data until an administrator discards
+//! it.
 
 use super::site::{PATIENCE, Slurm};
 use skep_testkit::ssh_site::SharedDirectory;

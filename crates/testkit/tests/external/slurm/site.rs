@@ -17,7 +17,8 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(120);
 const TIMED_PROLOG: &str = "#!/bin/sh\ndate +%s.%N >/srv/began\nexec /srv/prolog.sh\n";
 
 pub(super) struct Slurm {
-    // The hosts must be dropped before their switch, and Rust drops fields in this order.
+    // The hosts must be dropped before their switch, and Rust drops fields in the order of their
+    // declaration.
     pub(super) nodes: Vec<PageHost>,
     pub(super) control: PageHost,
     _network: PageNetwork,
@@ -91,9 +92,9 @@ impl Slurm {
         self.control.run(&line).expect_success().trim().to_owned()
     }
 
-    /// Submits a job of the user `daemon` on all nodes. `lines` follow the line that asks for the
-    /// file system. The output of the job is `TOP/out/JOB`, where `TOP` is `top`. Returns the job
-    /// id.
+    /// Submits a job of the user `daemon` on all nodes. In the job script, `lines` follow the line
+    /// that requests the file system. The output of the job is `TOP/out/JOB`, where `TOP` is `top`.
+    /// Returns the job id.
     pub(super) fn submit_lines(&self, top: &str, lines: &str, commands: &str) -> String {
         let line = format!(
             "cat >{top}/job.sh <<'END OF FILE'\n#!/bin/sh\n#SBATCH --constraint=skep\n{lines}\n\
@@ -201,7 +202,7 @@ impl Slurm {
     }
 
     /// Starts slurmd on a node whose slurmd has been killed. After that, runs a job on all nodes,
-    /// because a job removes the files that the death has left on the node.
+    /// because this job removes the files that the killed processes have left on the node.
     pub(super) fn revive_node(&mut self, node: usize) {
         start(&mut self.nodes[node - 1], &format!("slurmd -D -N n{node}"));
         let job = self.submit("mountpoint /mnt/ondemand", "--constraint=skep");
