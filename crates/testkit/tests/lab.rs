@@ -79,13 +79,13 @@ fn assert_rate(lab: &Lab, targets: &str, expected: f64) {
     let mut found = Vec::new();
     for attempt in 0..5 {
         let rate = written_rate(lab, &format!("on-{targets}-{attempt}"), targets) / expected;
-        assert!(rate < 1.05, "{rate} times the expected rate on targets {targets}");
+        assert!(rate < 1.05, "the rate on targets {targets} is {rate} times the expected rate");
         if rate > 0.92 {
             return;
         }
         found.push(rate);
     }
-    panic!("{found:?} times the expected rate on targets {targets}");
+    panic!("the rates on targets {targets} are {found:?} times the expected rate");
 }
 
 /// Command: skep lab up, skep lab down, skep lab status, skep lab shapes.

@@ -121,7 +121,7 @@ fn umount_reports_lost_changes_of_a_mount_without_a_log_file() {
     let printed = umount.expect_failure();
     assert!(printed.contains("may not be durable"), "the new file: {printed}");
     let result = format!("/run/skep/mount-{}.result", mount.id());
-    assert!(!Path::new(&result).exists(), "the command removes the result");
+    assert!(!Path::new(&result).exists(), "the command removes the file with the mount's result");
     mount.wait().expect("our own child");
     cluster.kill_all();
 }

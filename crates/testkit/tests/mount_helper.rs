@@ -354,7 +354,7 @@ fn umount_returns_when_the_client_has_left_the_cluster() {
 /// `mount -a` compares the kernel's table of mounts with the lines of `fstab`. So `mount -a` does
 /// not mount a file system that is already mounted.
 #[test]
-fn second_mount_of_all_fstab_entries_mounts_nothing_twice() {
+fn mount_a_does_not_mount_a_mounted_file_system_again() {
     let place = Place::new();
     let (data, mount_point) = (place.cluster.data().display(), place.mount_point());
     let table = format!("{data} {} skep _netdev,transport=device 0 0\n", mount_point.display());

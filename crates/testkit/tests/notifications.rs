@@ -22,9 +22,9 @@ enum Behaviour {
     Close,
     /// Sends bytes that are not HTTP.
     Garbage,
-    /// Sends a head without an end, until the sender closes the connection.
+    /// Sends HTTP headers without an end, until the sender of the request closes the connection.
     EndlessHead,
-    /// Sends no reply until the sender closes the connection.
+    /// Sends no reply, and waits until the sender of the request closes the connection.
     Silence,
     /// Replies with this status, and with a body of this many bytes.
     Reply(&'static str, usize),

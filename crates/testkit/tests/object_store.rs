@@ -69,7 +69,8 @@ fn tree_is_copied_to_an_object_store_and_back() {
     let down = copy(&store, &["--verify", "--s3-owners", "s3://data/run", &to]);
     assert_eq!((count(&down, "files"), count(&down, "directories")), (43, 4));
     assert_eq!(listing(&back), listing(&source));
-    // Without the option, users of the bucket choose neither owners nor setgid bits.
+    // Without the option `--s3-owners`, the copy ignores the owners and setgid bits that the
+    // objects name, because every user of the bucket can set them.
     let safe = text(&mount.join("safe"));
     copy(&store, &["s3://data/run", &safe]);
     let any = ["-uid", "1234", "-o", "-gid", "4321", "-o", "-perm", "-2000"];

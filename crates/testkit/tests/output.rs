@@ -68,8 +68,8 @@ fn locker(path: &Path) -> Child {
     command.spawn().expect("python3 can be started")
 }
 
-/// Checks the output while a service is unreachable. In this state, some fields have a value that
-/// are null otherwise, and some other fields are null.
+/// Checks the output while a service is unreachable. In this state, some fields that are otherwise
+/// null have a value, and some other fields are null.
 fn check_output_without_a_service(cluster: &Cluster) {
     let storage = cluster.processes("storage").pop().expect("the process runs");
     storage.signal(Signal::STOP);

@@ -252,7 +252,8 @@ fn install_script_fails_without_remains(host: &PageHost, before: &BTreeSet<Strin
     expect_unchanged(host, before, "after installations elsewhere");
 }
 
-/// Returns the value in the first line of a file that begins with `key`, after spaces.
+/// Finds the first line of a file in which `key` follows only spaces, and returns the rest of this
+/// line.
 fn value_in<'a>(settings: &'a str, key: &str) -> &'a str {
     let mut lines = settings.lines().map(str::trim);
     let value = lines.find_map(|line| line.strip_prefix(key));

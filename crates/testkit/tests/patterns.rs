@@ -73,8 +73,8 @@ fn choosers_allocate_targets_as_in_the_published_study() {
         assert_eq!(allocations(&cluster, "balanced", width), BTreeSet::from([best]), "{width}");
     }
     cluster.skep(&["config", "set", "chooser", "roundrobin"]);
-    // Test even counts first, because each new file advances the position of the round-robin
-    // chooser by its count.
+    // Test even target counts first, because each new file advances the position of the round-robin
+    // chooser by the file's target count.
     for (width, measured) in [
         (6, &[(2, 4), (3, 3)][..]),
         (4, &[(1, 3)]),
@@ -126,7 +126,7 @@ fn offline_targets_get_no_new_files_until_their_return() {
     let others = found(1, "only the other service's targets are chosen");
     assert!(others.is_subset(&both));
     gone.kill();
-    assert_eq!(found(2, "a new process chooses its patterns again"), both);
+    assert_eq!(found(2, "metadata chooses targets of the restarted service"), both);
     let path = cluster.path().join("written");
     files::write(&path, vec![7; 4 << 20]);
     assert_eq!(files::read(&path), vec![7; 4 << 20]);

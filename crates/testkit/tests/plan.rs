@@ -166,7 +166,7 @@ fn plan_size_prints_disks_memory_and_cores_of_hosts() {
     let at = scratch.path();
     let hosts = ["size", "--files", "100M", "--metadata", "2x2", "--storage", "4x8"];
     let value = checked(at, &hosts);
-    // The page about sizing has these bytes for each file with 32 targets.
+    // The page about sizing names this number of bytes of metadata for each file with 32 targets.
     assert_eq!(value["size"]["metadata_bytes_of_file"], 487, "{value}");
     assert_eq!(value["size"]["metadata"]["disk_bytes_of_target"], 12_175_000_000_u64 + (2 << 30));
     assert_eq!(value["size"]["storage"]["cores"], 12);

@@ -140,9 +140,11 @@ enum Way {
     Sync,
     Dsync,
     Msync,
-    /// `fallocate`, with a file that is open with this flag.
+    /// A `fallocate` on a file that is open with this flag. The flag makes the effect durable
+    /// before the call returns.
     Allocate(OFlags),
-    /// `copy_file_range`, with a file that is open with this flag.
+    /// A `copy_file_range` to a file that is open with this flag. The flag makes the bytes durable
+    /// before the call returns.
     Copy(OFlags),
 }
 

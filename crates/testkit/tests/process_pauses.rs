@@ -9,8 +9,8 @@ use skep_testkit::{Cluster, PATIENCE, Shape, files, wait_for};
 fn resumed_service_logs_how_long_it_was_suspended() {
     let cluster = Cluster::start(Shape::small());
     let suspended = Suspended::of(cluster.processes("storage"));
-    // Management misses the heartbeats after the lease duration. A suspension of this length is
-    // long enough to be logged.
+    // Management reports missing heartbeats after the lease duration. The service logs a suspension
+    // of this length.
     wait_for("management misses the heartbeats of storage", PATIENCE, || {
         let nodes = cluster.skep_list(&["node", "list"]);
         let is_missed =

@@ -145,8 +145,9 @@ fn purge_removes_all_names_of_a_file_in_one_run() {
         let outcome = purge(&directory, &age);
         (outcome["files"] == 3 && outcome["bytes"] == 3000).then_some(())
     });
-    // Each removal of a name sets the change time of the file. At this slow rate, the file would be
-    // too young for the removal of its last name if the purge counted its own removals as uses.
+    // Each removal of a name sets the change time of the file. If the purge counted its own
+    // removals as uses, the file would be too young for the removal of its last name, because the
+    // rate is low.
     let slowly = ["--apply", "--limit-rate", "2", "--threads", "1"];
     let outcome = purge(&directory, &[&age[..], &slowly].concat());
     assert_eq!((outcome["files"].number(), outcome["bytes"].number()), (3, 3000));

@@ -39,7 +39,7 @@ fn restored_metadata_target_reuses_no_inode_number() {
     assert!(files::read(&new).iter().all(|byte| *byte == 0));
 
     let health = || cluster.try_skep(&["health", "check", "--output", "json"]).stdout;
-    wait_for("the health names the copy", PATIENCE, || {
+    wait_for("`skep health check` reports the restored directory", PATIENCE, || {
         health().contains("restored from a backup").then_some(())
     });
     skep(["target", "restored", &directory, "--allow-removal"]).expect_success();

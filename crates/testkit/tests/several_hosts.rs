@@ -420,7 +420,7 @@ fn health_check_names_a_missing_network_of_this_host_first() {
     let ([problem, remedy], text) = first_problem();
     assert_eq!(problem, "- this host reaches no server of the cluster", "{text}");
     assert!(remedy.contains("network and the firewall of this host first"), "{text}");
-    // The report still lists all servers, but no advice to start their services.
+    // The report still lists all servers, but does not advise the user to start their services.
     assert_eq!(text.matches("]: UNREACHABLE: ").count(), 3, "{text}");
     assert!(!text.contains("start the service there"), "{text}");
     mounted.run("ip link set eth0 up").expect_success();

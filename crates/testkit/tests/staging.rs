@@ -53,7 +53,7 @@ fn several_hosts_copy_one_tree_and_resume_the_copy() {
     let outcome: Value = serde_json::from_str(&text).expect("JSON");
     schema::check("copy", &outcome);
     assert_eq!(list(&site, 1, &to), expected);
-    // The numbers include the large file, the file with two names, and 60 other files.
+    // The expected 62 files are the large file, the file with two names, and 60 other files.
     assert_eq!((outcome["files"].as_u64(), outcome["problem_count"].as_u64()), (Some(62), Some(0)));
     let hosts = outcome["hosts"].as_array().expect("a list");
     for host in hosts {

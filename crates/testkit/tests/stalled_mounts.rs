@@ -9,7 +9,7 @@ use skep_testkit::{Cluster, PATIENCE, Scratch, Shape, Transport, files, wait_for
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Returns the printed events that a mount began or ended a wait for a target.
+/// Returns the printed events in which a mount began or ended a wait for a target.
 fn of_waits(watch: &HealthWatch) -> Vec<Value> {
     let is_wait = |it: &Value| it["what"].as_str().is_some_and(|it| it.contains(" for target "));
     let mut changes = watch.changes();

@@ -167,8 +167,8 @@ fn cache_hits_cache_misses_and_recoveries_are_counted() {
     assert_eq!(count(r#"recovery="log_replay""#), cluster.target_ids("metadata").len() as f64);
     assert_eq!(count(r#"recovery="take_over""#), 0.0);
     assert!(metadata.contains("skep_metadata_cache_hits_total"), "{metadata}");
-    // After the restart, the mount compares with the target which changes are lost. This comparison
-    // counts as a recovery of the kind `replay`.
+    // After the restart, the mount and the target determine which changes are lost. The mount
+    // counts this step as a recovery of the kind `replay`.
     cluster.processes("metadata").into_iter().for_each(|process| process.kill());
     wait_for("a replay of the mount", PATIENCE, || {
         let count = samples(&mount(), "skep_mount_recovery_seconds_count", r#"recovery="replay""#);

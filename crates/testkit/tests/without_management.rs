@@ -59,8 +59,9 @@ impl Drop for Service {
 
 /// A cluster whose services are child processes of the test.
 struct Loose {
-    // The services must be the first field, because fields are dropped in this order. A drop of the
-    // cluster before the services would wait forever for the services to end.
+    // The services must be the first field, because Rust drops fields in the order of their
+    // declaration. If the cluster were dropped first, this drop would wait forever for the services
+    // to end.
     services: Vec<Service>,
     mount: Mounted,
     cluster: Cluster,

@@ -1,6 +1,6 @@
 //! `kill -9` of processes at random moments under a mixed workload. No acknowledged operation may
 //! be lost, every byte must be correct, `skep entry info` must work on all files, and no chunk file
-//! may be left without its file.
+//! may remain after the removal of its file.
 //!
 //! The tests in this file kill single processes. Half of the kills are with FUSE over io_uring, and
 //! half with /dev/fuse. In CI, a run has 30 kills. A run of `cargo xtask external --only kills` has
@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 
 /// Number of kills with each transport. `SKEP_KILLS` overrides this number.
 const KILLS: usize = 15;
-/// A kill hits the mount process if the number of the kill is a multiple of this constant. Such a
+/// If the number of a kill is a multiple of this constant, the test kills the mount process. Such a
 /// kill ends a round of the workload, because the running operations fail.
 const CLIENT_KILL_EVERY: usize = 5;
 const WORKERS: u64 = 4;

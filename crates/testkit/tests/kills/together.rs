@@ -126,7 +126,10 @@ fn concurrent_kills_of_storage_and_metadata_lose_no_operation() {
             pair.iter().for_each(Process::kill);
             go_on(1);
             let pause = start.elapsed();
-            assert!(pause <= LONGEST_PAUSE, "no progress for {pause:?} after a kill of two");
+            assert!(
+                pause <= LONGEST_PAUSE,
+                "no progress for {pause:?} after a kill of two services"
+            );
         }
         go_on(AFTERWARDS);
     });
@@ -153,8 +156,8 @@ fn long_suspensions_of_services_cause_no_error() {
             go_on(AFTERWARDS);
         });
         let failures = failures.join("\n");
-        assert!(failures.is_empty(), "operations wait for stopped {roles:?}:\n{failures}");
-        site.verify(&Crash::of_services(), &format!("after a stop of {roles:?}"));
+        assert!(failures.is_empty(), "operations wait for suspended {roles:?}:\n{failures}");
+        site.verify(&Crash::of_services(), &format!("after a suspension of {roles:?}"));
         println!("{roles:?} suspended for {stop:?}");
     }
     site.end();

@@ -293,7 +293,7 @@ fn counter_under_locks_loses_no_update(mounts: &Mounts) {
 fn each_of_many_waiters_gets_the_lock(mounts: &Mounts) {
     let mut holder = Program::on(&mounts.one);
     assert_eq!(holder.try_lock("flock", "exclusive"), "ok");
-    // Each mount has more waiting requests than a worker of the mount has slots.
+    // Each mount gets more waiting requests than one worker of the mount can have in progress.
     let mut waiting: Vec<_> = (0..80)
         .map(|index| Program::on(if index % 2 == 0 { &mounts.one } else { &mounts.other }))
         .collect();
@@ -388,8 +388,8 @@ fn waiters_get_the_lock_in_order_of_arrival(mounts: &Mounts) {
             })
             .collect();
         holder.unlock(kind);
-        // Only one program has the lock at any time. In a wrong order, the program `program` would
-        // not get a reply.
+        // Only one program has the lock at any time. If metadata granted the lock in a wrong order,
+        // the program `program` would not get a reply.
         for program in &mut waiting {
             assert_eq!(program.answer(), "ok", "{kind}");
             program.unlock(kind);

@@ -78,7 +78,7 @@ fn locked_counters_survive_kills_of_metadata_and_clients((): &()) {
         let (found, most) = (count(), done + victims.len() as u64);
         assert!(
             (done..=most).contains(&found),
-            "the file has the count {found}, and {done} were acknowledged"
+            "the file has the count {found}; programs acknowledged {done} increments"
         );
         drop((survivors, victims));
         let mut last = Program::on(&here);
@@ -116,9 +116,8 @@ fn locks_survive_a_restart_of_metadata((): &()) {
     cluster.stop();
 }
 
-/// Starts a program that has a file open for reading only, and locks the file. The file is in the
-/// directory of the file `here`, whose path on the other mount is `there`. The program has read no
-/// byte.
+/// Starts a program that opens a file for reading only, locks the file, and reads no byte. The file
+/// is beside the file `here`. The path of `here` on the mount of the program is `there`.
 ///
 /// A descriptor for writing would not suffice to test lost locks, because after the lease such a
 /// descriptor fails even without locks (docs/semantics.md 3.8).

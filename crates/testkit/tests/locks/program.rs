@@ -68,7 +68,7 @@ impl Program {
         match self.answers.recv_timeout(Duration::from_millis(300)) {
             Err(RecvTimeoutError::Timeout) => true,
             Err(error) => panic!("the program ended: {error}"),
-            Ok(answer) => panic!("it should wait, but it answered {answer}"),
+            Ok(answer) => panic!("the program must wait, but it answered {answer}"),
         }
     }
 

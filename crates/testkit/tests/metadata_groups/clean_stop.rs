@@ -1,7 +1,7 @@
-//! Clean stops of members, as in an upgrade. A backup member that stops leaves the serving members
-//! of its group before its process ends. So the primary's timeout for this member delays no
-//! operation. Before it stops, a primary makes the backup member the primary, and then leaves the
-//! serving members in the same way.
+//! Clean stops of members, as in an upgrade. When a backup member stops, it first removes itself
+//! from the serving members of its group, and then its process ends. So the primary's timeout for
+//! this member delays no operation. When a primary stops, it first makes the backup member the
+//! primary. After that, it also removes itself from the serving members.
 
 use crate::pair::{Pair, after};
 use rustix::process::Signal;
@@ -120,7 +120,7 @@ fn backup_member_that_stops_cleanly_delays_no_operation() {
             let (primary, backup) = pair.roles();
             operations.take();
             let stopped = stop(&mut pair, backup);
-            assert_eq!(pair.serving(), 1, "the backup has left before its process ended");
+            assert_eq!(pair.serving(), 1, "the backup member left the serving members in time");
             after(Duration::from_millis(500));
             let at_stop = operations.take();
             start_again(&mut pair, backup);
@@ -151,7 +151,7 @@ fn primary_that_stops_cleanly_pauses_its_group_only_briefly() {
             operations.take();
             let stopped = stop(&mut pair, primary);
             assert_eq!(pair.roles().0, backup, "the backup has become the primary");
-            assert_eq!(pair.serving(), 1, "the former primary has left before its process ended");
+            assert_eq!(pair.serving(), 1, "the former primary left the serving members in time");
             after(Duration::from_millis(500));
             let at_stop = operations.take();
             start_again(&mut pair, primary);
@@ -211,7 +211,7 @@ fn members_that_stop_at_the_same_time_exit_within_4_s() {
         assert!(took < STOP_OF_ALL, "{took:?}");
         // If one of the signals arrives late, the group changes its primary once, and the new
         // primary drops the other member.
-        assert!(changes <= 2, "the members do not hand the group to each other in turn");
+        assert!(changes <= 2, "the group changes its primary at most once");
         for name in names {
             pair.start_service("metadata", name);
         }
@@ -239,7 +239,7 @@ fn stopping_backup_member_leaves_its_group_before_it_exits() {
     after(Duration::from_secs(1));
     let backup = pair.roles().1;
     pair.stop_service(backup);
-    assert_eq!(pair.serving(), 1, "the backup has left before its process ended");
+    assert_eq!(pair.serving(), 1, "the backup member left the serving members in time");
     assert_no_operation_waits(&root);
     start_again(&mut pair, backup);
 }

@@ -14,9 +14,10 @@ use std::time::{Duration, Instant};
 const FILES: usize = 20_000;
 /// Number of programs that create the files. Each program has its own directory.
 const CREATORS: usize = 4;
-/// Minimum length of the log that a member lacks, in bytes. This length exceeds the records that
-/// the primary keeps in memory, and the log between two checkpoints. After a checkpoint, a target
-/// removes log segments, except segments that it keeps for an absent member.
+/// Minimum length of the log that a member lacks, in bytes. This length exceeds the length of the
+/// records that the primary keeps in memory. It also exceeds the length of the log between two
+/// checkpoints. After a checkpoint, a target removes log segments, except segments that it keeps
+/// for an absent member.
 pub(crate) const LOGGED_BYTES: usize = 80 << 20;
 /// Maximum pause of a program while a copy is in progress.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
@@ -150,7 +151,7 @@ fn group_of_one_target_gets_a_second_member_while_it_serves() {
         pair.check_lag_of_copy();
         eprintln!("longest pause at the beginning: {:?}", pauses.take());
         // The test kills the receiving member during the copy. The copy continues after the last
-        // received part.
+        // data that the member has received.
         pair.kill(METADATA[1]);
         pair.start_service("metadata", METADATA[1]);
         let copied = pair.wait_for_copied(400_000);

@@ -1,5 +1,6 @@
 //! A member gets a copy of the store on its new disk, while programs create files at a steady rate.
-//! `cargo xtask external --only copy-load` copies a large store, and compares the rates of creates.
+//! `cargo xtask external --only copy-load` copies a large store, and compares the rates of creates
+//! before and during the copy.
 
 use crate::copies::{check_files, make_files};
 use crate::pair::{MOUNTS, Pair, after};

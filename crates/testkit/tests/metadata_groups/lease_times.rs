@@ -5,17 +5,17 @@ use std::time::Duration;
 
 /// Time after which all members have received a new setting.
 const SPREAD: Duration = Duration::from_secs(2);
-/// A long delay of the take-over, and the longest lease that this delay permits.
+/// Settings with a long delay before a take-over, and the longest lease that this delay permits.
 const LONG: [(&str, &str); 2] =
     [("metadata-take-over-after", "6000ms"), ("metadata-lease", "5000ms")];
-/// The minimum values. The test must set the lease first, because the lease must be shorter than
-/// the delay.
+/// The minimum values of both settings. The test must set the lease first, because the lease must
+/// be shorter than the delay.
 const SHORT: [(&str, &str); 2] =
     [("metadata-lease", "1000ms"), ("metadata-take-over-after", "1250ms")];
-/// Minimum pause with the values of `LONG`. The last request of the primary may be half a second
-/// older than the kill.
+/// Minimum pause with the values of `LONG`. The delay of the take-over begins at the primary's last
+/// request, which may be half a second older than the kill.
 const LEAST_LONG_PAUSE: Duration = Duration::from_millis(5_400);
-/// The promises not to take over that members gave under `LONG` end after this time.
+/// Under `LONG`, a member promises not to take over. This promise ends after this time.
 const LONG_PROMISES: Duration = Duration::from_secs(6);
 
 /// Command: skep config set.

@@ -27,9 +27,9 @@ use std::time::Duration;
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// Duration for which a test suspends a process. This duration is much longer than a take-over.
 const STOPPED: Duration = Duration::from_secs(10);
-/// Makes a stopped member look as if its host had lost power. Changes the file `member-mark`, so
-/// that this file names another page cache than the page cache of this host. Also removes the last
-/// `lost_bytes` bytes of the member's log, so that its last record is incomplete.
+/// Makes a stopped member look as if its host had lost power. The file `member-mark` identifies the
+/// page cache of the member's host. This function changes this identification. It also removes the
+/// last `lost_bytes` bytes of the member's log, so that its last record is incomplete.
 fn lose_power(pair: &Pair, name: &str, lost_bytes: u64) {
     let directory = pair.scratch.join(&format!("{name}-target"));
     let path = directory.join("member-mark");

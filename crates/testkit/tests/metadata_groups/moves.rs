@@ -26,11 +26,11 @@ const LONG_PROMISES: Duration = Duration::from_secs(10);
 /// Time after which all services have received and stored a new cluster map.
 const SPREAD: Duration = Duration::from_secs(2);
 
-/// Number of bytes after the bound of the promises in the file `member-mark`: the LSN and the epoch
-/// at the end of the last copy, and the checksum.
+/// Number of bytes in the file `member-mark` after the maximum duration of the member's promises:
+/// the LSN and the epoch at the end of the last copy, and the checksum.
 const AFTER_BOUND: usize = 8 + 8 + 4;
 
-/// Returns the bound of the promises of a member, from its file `member-mark`.
+/// Returns the maximum duration of a member's promises, from its file `member-mark`.
 fn promise_bound(pair: &Pair, name: &str) -> Duration {
     let path = pair.scratch.join(&format!("{name}-target")).join("member-mark");
     let bytes = std::fs::read(path).expect("a member has a mark");
@@ -86,8 +86,8 @@ fn moved_primary_does_not_wait_for_the_end_of_the_lease() {
 /// The removed member is suspended, so it has not learned that it is no longer the primary, and may
 /// still hold a lease.
 ///
-/// The remaining member has stored durably how long its promises can last. A restarted process of
-/// this member waits for all of this time, counted from its start. A member that is killed after
+/// The remaining member has stored the maximum duration of its promises durably. After a restart,
+/// this member waits for the whole duration, counted from its start. A member that is killed after
 /// the end of its promises has already stored this end, and replies immediately after the restart.
 /// On a busy host, the promises may end before the commands of this test. So the test requires the
 /// wait only if it has killed the member within `LONG_PROMISES` after a promise.
@@ -108,7 +108,7 @@ fn restarted_primary_waits_for_the_lease_of_a_removed_member() {
             found.expect("one of two members")["target"].to_string()
         };
         let (id, target, backup) = (group["id"].to_string(), member(true), member(false));
-        wait_for("the backup member has the new times", PATIENCE, || {
+        wait_for("the backup member has stored the new duration of promises", PATIENCE, || {
             (promise_bound(pair, name) == LONG_PROMISES).then_some(())
         });
         // The programs make changes during the call, and the backup member confirms these changes.

@@ -10,12 +10,13 @@ use std::time::{Duration, Instant};
 /// Time for which a mount makes no requests. This time is longer than a lease plus the pause of the
 /// group.
 const IDLE: Duration = Duration::from_secs(8);
-/// Number of files that programs create before a member loses its data. The log then has more
-/// records than an emptied primary logs before another member replies to this primary.
+/// Number of files that programs create before a member loses its data. The log then has many
+/// records. A primary that has lost its data logs fewer records before another member replies to
+/// this primary.
 const FILES: usize = 2_000;
 
-/// Adds or deletes a rule that rejects packets from the host of the first metadata service to
-/// management.
+/// Adds or deletes a network rule on the host of the first metadata service. The rule rejects
+/// packets to management.
 fn change_rule(pair: &Pair, verb: &str, port: &str) {
     let words = ["rule", verb, "ipproto", "tcp", "dport", port, "pref", "10", "unreachable"];
     let mut command = pair.host.command_in_network(Path::new("ip"));
@@ -39,7 +40,7 @@ fn idle_mount_stays_in_the_cluster_after_a_restore() {
     let (directory, copy) = (pair.path("management"), pair.path("copy"));
     cluster::skep(["cluster", "backup", "--directory", &directory, &copy]).expect_success();
     let (primary, _) = pair.roles();
-    assert_eq!(primary, METADATA[0], "it runs in a network namespace");
+    assert_eq!(primary, METADATA[0], "the primary is the service in a network namespace");
     let await_log = |pair: &Pair, name: &str, words: &str| {
         let path = pair.scratch.join(&format!("{name}.log"));
         wait_for(words, PATIENCE, || files::read_to_string(&path).contains(words).then_some(()));

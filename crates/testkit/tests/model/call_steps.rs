@@ -39,7 +39,7 @@ pub(crate) struct Progress {
     parents: [Option<usize>; 2],
     /// The entries that the call has looked up.
     found: [Option<Entry>; 2],
-    /// The pieces of the result that [`Part::See`] has found, as bits.
+    /// Bit mask of the pieces of the result that [`Part::See`] has found.
     seen: u8,
 }
 
@@ -54,7 +54,8 @@ impl Progress {
         Self { done: self.done + 1, ..self }
     }
 
-    /// Returns the place of a path. The call must have walked to its directory.
+    /// Returns the place of a path: a directory and a name. The call must have walked to this
+    /// directory.
     fn slot(&self, index: usize, path: SharedPath) -> Option<Slot> {
         match path.directory {
             Some(_) => Some((self.parents[index]?, path.name)),
@@ -63,7 +64,7 @@ impl Progress {
     }
 }
 
-/// The progress of a thread after a step of its current call, and the tree.
+/// The progress of a thread after a step of its current call, and the tree after this step.
 pub(crate) type Next = (Progress, SharedTree);
 
 /// The current call of a thread, before its next step.
@@ -71,7 +72,8 @@ pub(crate) struct CurrentCall<'a> {
     pub(crate) recorded: &'a Recorded,
     /// The number of the directory that the call creates.
     pub(crate) new_directory: usize,
-    /// The pieces of the read bytes, as bits, that another call may have written at the same time.
+    /// Bit mask of the pieces of the read bytes. A bit is set if another call may have written this
+    /// piece during the read.
     pub(crate) concurrent: u8,
     pub(crate) progress: Progress,
     pub(crate) tree: &'a SharedTree,
@@ -157,7 +159,7 @@ impl CurrentCall<'_> {
         errors.contains(&error).then_some(())
     }
 
-    /// Whether the call has succeeded without a further result.
+    /// Whether the call has succeeded and returned no value.
     fn succeeds(&self) -> Option<()> {
         (self.recorded.result == Ok(SharedResult::Done)).then_some(())
     }
@@ -209,7 +211,7 @@ impl CurrentCall<'_> {
     }
 
     /// Returns the errors of a rename that would replace an entry by an entry of another kind.
-    /// `None` means that the kinds fit.
+    /// `None` means that the two kinds are compatible.
     fn wrong_kind(
         &self,
         flags: RenameFlags,
@@ -390,7 +392,8 @@ impl CurrentCall<'_> {
     fn link(&self, tree: &mut SharedTree, to: Slot) -> Option<()> {
         let source = self.progress.found[0]?;
         if !tree.directories.contains_key(&to.0) {
-            // The kernel may refuse to link a directory before metadata finds out.
+            // The directory of the new name was removed. If the source is a directory, the kernel
+            // may refuse the link before metadata detects the removal.
             return match source {
                 Entry::Directory(_) => self.refuses(&[Errno::NOENT, Errno::PERM]),
                 Entry::File(_) => self.refuses(&[Errno::NOENT]),

@@ -62,7 +62,10 @@ pub(crate) struct Figures {
 impl fmt::Display for Figures {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { bursts, calls, concurrent } = self;
-        write!(f, "{bursts} bursts with {calls} calls, {concurrent} of them beside another call")
+        write!(
+            f,
+            "{bursts} bursts with {calls} calls, {concurrent} of these calls overlap other calls"
+        )
     }
 }
 
@@ -163,11 +166,13 @@ impl ConcurrentTrial {
             figures.add(&threads);
             let described = |what: String| {
                 let history = history(&threads);
-                format!("burst {burst} on {prefix}*:\n{history}\n{what}\nbefore it:\n{before}")
+                format!(
+                    "burst {burst} on {prefix}*:\n{history}\n{what}\nbefore the burst:\n{before}"
+                )
             };
             let after = read_on_both(&names).map_err(described)?;
             order::check(&before, &threads, &after)
-                .map_err(|what| described(format!("{what}\nafter it:\n{after}")))?;
+                .map_err(|what| described(format!("{what}\nafter the burst:\n{after}")))?;
             before = after;
         }
         remove_names(&names[0]);

@@ -94,10 +94,10 @@ fn changes_meanwhile<'a>(
     changes.filter(move |it| it.overlaps(call)).map(|it| it.call)
 }
 
-/// Returns the pieces (length and value) of the bytes that a call has read, if a write or
-/// truncation at the same time may have written these pieces. Each piece is a bit of the result.
-/// Until the change has returned, each read may return the bytes from before or after the change
-/// (docs/semantics.md 2.3, 2.5 and 2.7).
+/// Returns a bit mask of the pieces (length and value) of the bytes that a call has read. A bit is
+/// set if a concurrent write or truncation may have written this piece. Until the change has
+/// returned, each read may return the bytes from before or after the change (docs/semantics.md 2.3,
+/// 2.5 and 2.7).
 fn written_meanwhile(call: &Recorded, thread: usize, threads: &[Vec<Recorded>]) -> u8 {
     let Ok(SharedResult::Bytes(len, byte)) = call.result else { return 0 };
     let changes = changes_meanwhile(call, thread, threads);
@@ -113,8 +113,8 @@ fn written_meanwhile(call: &Recorded, thread: usize, threads: &[Vec<Recorded>]) 
     })
 }
 
-/// Checks that each read of bytes of different values ran at the same time as a change of bytes by
-/// another thread. Such a read may return a part of a write (docs/semantics.md 2.5).
+/// Checks all reads that returned bytes of different values. Only a read at the same time as a
+/// change of bytes by another thread may return a part of a write (docs/semantics.md 2.5).
 fn check_mixed_bytes(threads: &[Vec<Recorded>]) -> Result<(), String> {
     for (thread, calls) in threads.iter().enumerate() {
         for read in calls.iter().filter(|it| it.result == Ok(SharedResult::MixedBytes)) {

@@ -18,11 +18,11 @@ use std::time::Instant;
 
 /// Number of shared names in each directory.
 pub(crate) const NAMES: usize = 3;
-/// The names themselves. The names in the root directory have a prefix.
+/// The shared names in a directory. In the root directory, each of these names has a prefix.
 pub(crate) const LETTERS: [&str; NAMES] = ["a", "b", "c"];
 /// Number of bytes that a call writes. A write of this length is atomic (docs/semantics.md 2.5).
 pub(crate) const WHOLE: u64 = 1024;
-/// Number of these bytes that a truncation may keep.
+/// Number of bytes of a write that a truncation may keep.
 pub(crate) const HALF: u64 = 512;
 /// Maximum number of attempts at a call that fails with `ESTALE`.
 const MAX_ATTEMPTS: usize = 20;

@@ -33,7 +33,7 @@ pub(crate) struct Directory {
 /// The bytes of a file from [`SharedNames::offset`] on.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Contents {
-    /// The number of the bytes.
+    /// Number of bytes.
     pub(crate) len: u64,
     /// The value of each byte. 0 if the file is empty.
     pub(crate) byte: u8,
@@ -196,7 +196,7 @@ fn read_contents(names: &SharedNames, path: SharedPath) -> Result<Contents, Stri
     let byte = written.first().copied().unwrap_or(0);
     match hole.iter().all(|it| *it == 0) && written.iter().all(|it| *it == byte) {
         true => Ok(Contents { len, byte }),
-        false => Err(format!("{path:?} has bytes that no call has written together")),
+        false => Err(format!("{path:?} has bytes that no single call has written")),
     }
 }
 

@@ -274,7 +274,7 @@ pub(crate) fn check_tree(mount: usize, place: &Path, expected: &Tree) -> Result<
     let remains = tree::differences(expected, &again, SHOWN).len();
     let shown = differences.join("\n");
     Err(format!(
-        "the tree of mount {mount}:\n{shown}\n({remains} differences when looked at again)"
+        "the tree of mount {mount}:\n{shown}\n({remains} differences in a second comparison)"
     ))
 }
 

@@ -23,8 +23,9 @@ const CLIENTS: [&str; 2] = ["c1", "c2"];
 /// Rate of the link of each client host in bytes per second, in each direction.
 const LINK: f64 = 8e6;
 
-/// Returns the bytes per second in each second. `field` is the key of the list of rates in the
-/// reply to `/api/history`. The keys of the returned map are the times of the seconds.
+/// Returns the rate in bytes per second for each second of the monitor's history. `field` is the
+/// key of the list of rates in the reply to `/api/history`. The keys of the returned map are the
+/// times of the seconds.
 fn seconds_of(address: &str, query: &str, field: &str) -> BTreeMap<u64, f64> {
     let history = get(address, &format!("/api/history?{query}&span=300&points=300"));
     let at = history["at"].list().iter().map(Typed::number);
@@ -35,8 +36,8 @@ fn seconds_of(address: &str, query: &str, field: &str) -> BTreeMap<u64, f64> {
 /// Four users on two mounts write and read at two storage services with `skep bench io`. The
 /// numbers of the services, of the live output and of the monitor must differ from the benchmarks
 /// by less than 3 %. In each second, the live output must also agree with the benchmarks. In each
-/// second, the sums over all users, all jobs and all clients must be equal, except for the
-/// transfers of that moment.
+/// second, the sums over all users, all jobs and all clients must be equal, except for transfers
+/// that end while the services read their counters.
 ///
 /// Command: skep stats.
 #[test]
@@ -126,8 +127,9 @@ fn mount_with_jobs(lab: &Lab, host: &str) -> PathBuf {
 /// Four users on two client hosts write and read at two server hosts with `skep bench io`. Each
 /// host is a network namespace, and the links of the clients limit the rates. In each second, the
 /// live output by user, by job and by client must differ from the benchmarks by less than 3 %. The
-/// three sums must be equal, except for the transfers of that moment. The kernel must have counted
-/// at least as many bytes on the link of each client.
+/// sums over all users, over all jobs and over all clients must be equal, except for transfers that
+/// end while the services read their counters. The kernel must have counted at least as many bytes
+/// on the link of each client.
 ///
 /// Command: skep stats.
 #[test]

@@ -112,7 +112,8 @@ pub(super) fn bytes_of(runs: &[&BenchRun]) -> [u64; 2] {
     [0, 1].map(|phase| runs.iter().map(|run| run.phases[phase].bytes).sum())
 }
 
-/// The benchmarks that cause the load of an object, by the id of the object.
+/// The benchmarks that cause the load of an object (a user, job or client), by the id of the
+/// object.
 pub(super) type RunsById<'a> = BTreeMap<String, Vec<&'a BenchRun>>;
 
 /// Returns the benchmarks by the ids of users, of jobs and of clients. `clients` has the id of the

@@ -26,9 +26,9 @@ pub(super) fn is_near(found: f64, expected: f64) -> bool {
     (found - expected).abs() <= expected * TOLERANCE
 }
 
-/// Compares the live statistics of an object with the benchmarks that cause the object's load.
-/// Returns the number of exact samples. For an exact sample, the smallest and the largest possible
-/// number of bytes differ by at most 3 % of the bytes of a second.
+/// Compares the live statistics of an object (a user, job or client) with the benchmarks that cause
+/// the object's load. Returns the number of exact samples. For an exact sample, the smallest and
+/// the largest possible number of bytes differ by at most 3 % of the bytes of a second.
 fn check_each_second(what: &str, samples: &[LiveSample], runs: &[&BenchRun]) -> usize {
     let mut exact = 0;
     for (phase, field) in FIELDS.iter().enumerate() {
@@ -92,7 +92,7 @@ pub(super) fn check_live(live: Vec<LiveFigures>, runs: &[RunsById<'_>]) {
                 found.iter().zip(&expected).all(|(it, all)| is_near(*it as f64, *all as f64));
             assert!(is_right, "{what}: {found:?} instead of {expected:?}");
         }
-        assert!(exact >= 2, "by {by}: the times of only {exact} figures are known exactly");
+        assert!(exact >= 2, "by {by}: only {exact} samples are exact, at least 2 expected");
         let all: Vec<&BenchRun> = runs.values().flatten().copied().collect();
         check_each_second(&format!("sum by {by}"), &sum, &all);
         sums.push((by, sum));

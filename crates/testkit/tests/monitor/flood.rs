@@ -105,7 +105,7 @@ fn wait_for_files(written: &AtomicU64, pages: &mut [Flooded]) {
 
 /// Command: skep monitor.
 #[test]
-fn flood_of_requests_harms_neither_mount_nor_later_requests() {
+fn flood_of_page_requests_blocks_neither_mount_nor_pages() {
     let cluster = Cluster::start(monitored());
     let file = cluster.data().join("storage-1/metrics-address");
     let of_service = fs::read_to_string(&file).expect("the address of the service's page");

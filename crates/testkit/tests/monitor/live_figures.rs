@@ -5,7 +5,8 @@ use super::*;
 /// The fields of statistics that count bytes, in the order of the phases of `skep bench io`.
 pub(super) const FIELDS: [&str; 2] = ["written_bytes", "read_bytes"];
 
-/// The bytes of an object at the end of an interval, counted from the start of the command.
+/// The bytes of an object (a user, job or client) at the end of an interval, counted from the start
+/// of the command.
 #[derive(Debug, Clone)]
 pub(super) struct LiveSample {
     /// The time at which the services have read their counters, in seconds since 1970.

@@ -96,7 +96,7 @@ fn one_monitor_watches_two_clusters_separately() {
     let also = format!("second={}", second.data().display());
     let monitor = Monitor::start(first, &directory, &["--also", &also]);
     let address = monitor.address();
-    wait_for("the monitor has the figures of the second cluster", PATIENCE, || {
+    wait_for("the monitor has the metrics of the second cluster", PATIENCE, || {
         let live = get(&address, "/api/live?cluster=second");
         let services = live["services"].as_array()?;
         services.iter().all(|service| service["cpu_permille"].is_u64()).then_some(())

@@ -130,7 +130,8 @@ fn writes_change_times(root: &Path) {
     assert!((found.ctime(), found.ctime_nsec()) >= before);
 }
 
-/// docs/semantics.md 1.9. A kernel decides by the times whether its cached data of a file is valid.
+/// docs/semantics.md 1.9. The kernel compares the times of a file to decide whether its cached data
+/// of the file is valid.
 fn write_replaces_a_modification_time_in_the_future(root: &Path) {
     let path = root.join("file");
     files::write(&path, "x");
@@ -187,7 +188,7 @@ fn directory_shows_every_completed_change_of_its_entries(root: &Path) {
                     files::create_dir(directory.join(format!("child-{thread}-{number}")));
                     let least = made.fetch_add(1, Ordering::SeqCst) + 3;
                     let links = found().st_nlink;
-                    assert!(links >= least, "{links} links instead of {least}");
+                    assert!(links >= least, "{links} links: expected at least {least}");
                     let file = directory.join(format!("file-{thread}-{number}"));
                     files::create_new(&file);
                     let (new, shown) = (stat(&file), found());

@@ -141,8 +141,8 @@ fn torn_overwrites_are_readable_after_a_power_loss_of_storage() {
         files::write_all_at(&created, &file.old, 0);
         files::sync_all(&created);
     }
-    // A clean shutdown marks all regions as synced. The target checks regions with this mark
-    // strictly.
+    // A clean shutdown marks all regions of chunk files as synced. In a region with this mark, the
+    // target reports each wrong checksum as damage.
     hosts.restart();
     for round in rounds {
         let write = |it: &Overwrite| {

@@ -152,7 +152,7 @@ impl Program {
     }
 }
 
-/// Returns the number of links of the root directory, without one link for each subdirectory.
+/// Returns the number of links of the root directory minus the number of its subdirectories.
 fn other_links(root: &Path) -> u64 {
     let entries = files::read_dir(root).map(|it| it.expect("an entry"));
     let directories = entries.filter(|it| it.file_type().expect("a type").is_dir()).count();

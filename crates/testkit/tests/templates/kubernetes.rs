@@ -68,7 +68,8 @@ fn volumes(container: &Value) -> String {
 
 /// A node of a Kubernetes cluster.
 struct Node {
-    // Fields are dropped in this order, because the host must end before its switch.
+    // Rust drops fields in the order of their declaration, and the host must be dropped before its
+    // switch.
     host: PageHost,
     _network: PageNetwork,
 }

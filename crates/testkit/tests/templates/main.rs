@@ -34,7 +34,7 @@ fn directory() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy")
 }
 
-/// User data and number of the hosts of each role.
+/// For each role, the user data of its hosts and the number of these hosts.
 type Hosts = BTreeMap<String, (String, u64)>;
 
 /// Evaluates a template with the given parameters, and returns its hosts.
@@ -54,8 +54,8 @@ fn render(template: &str, management: &str, parameters: &[String]) -> Hosts {
 
 /// A network with instances.
 struct Cloud {
-    // Fields are dropped in this order, because the hosts must end before their disks and their
-    // switch.
+    // Rust drops fields in the order of their declaration, and the hosts must be dropped before
+    // their disks and their switch.
     hosts: Vec<PageHost>,
     web: PageHost,
     disks: Vec<LoopDevice>,
