@@ -131,8 +131,8 @@ pub struct Cluster {
     mount_point: PathBuf,
     shape: Shape,
     next_mount: u32,
-    // The scratch directory must be the last field, because fields are dropped in the order of
-    // declaration, and the directory must be removed last.
+    // The scratch directory must be the last field, because it must be removed last. Rust drops
+    // fields in the order of their declaration.
     scratch: Option<Scratch>,
 }
 
@@ -240,8 +240,8 @@ impl Cluster {
     fn check_stores(&self, expected: &[&str]) -> Result<Vec<String>, String> {
         let mut command = Command::new(program());
         command.arg("fsck").arg(&self.data).args(["--output", "json"]);
-        // Pass the paths to which symbolic links refer, because some tests move the directories of
-        // services to other disks, and the check does not follow links.
+        // Some tests move the directory of a service to another disk, and replace the directory by
+        // a symbolic link. The check does not follow links, so pass the link's target.
         let entries = std::fs::read_dir(&self.data).expect("the directory of the cluster");
         let paths = entries.map(|entry| entry.expect("an entry").path());
         command.args(paths.filter(|path| path.is_symlink()).map(|path| {

@@ -1,5 +1,5 @@
-//! Checks the linearizability of recorded operations, which several programs performed on one
-//! object: a name in a directory, two names between which programs move files, or a register. Each
+//! Checks the linearizability of recorded operations of several programs on one object. The object
+//! is a name in a directory, two names between which programs move files, or a register. Each
 //! operation must seem to happen at one moment between its call and its return.
 //!
 //! This module contains the types of operations, and the check. The caller records the operations.

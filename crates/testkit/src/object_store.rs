@@ -276,7 +276,7 @@ impl ObjectStore {
         state.log.iter().filter(is_meant).count()
     }
 
-    /// Removes all requests from the log.
+    /// Removes all requests so far from the store's log of requests.
     pub fn forget(&self) {
         self.lock().log.clear();
     }

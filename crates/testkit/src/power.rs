@@ -39,7 +39,7 @@ pub enum FileSystem {
 }
 
 impl FileSystem {
-    /// The two file systems.
+    /// All file systems that a [`Disk`] can have.
     pub const ALL: [Self; 2] = [Self::Xfs, Self::Ext4];
 
     /// Length of a sector in bytes. A power loss can tear a write at the boundary of two sectors.
@@ -174,9 +174,9 @@ impl Disk {
         self.command("ignore-flushes");
     }
 
-    /// Makes the disk slow. After this call and until the next power loss, the disk carries out one
-    /// request at a time, and each read, write and flush takes at least `delay`. The function
-    /// rounds `delay` down to milliseconds.
+    /// Makes the disk slow. Until the next power loss, the disk then carries out one request at a
+    /// time. Each read, write and flush takes at least `delay`. The function rounds `delay` down to
+    /// milliseconds.
     pub fn slow_down(&mut self, delay: Duration) {
         self.command(&format!("slow {}", delay.as_millis()));
     }

@@ -100,8 +100,8 @@ impl Suite {
         }
     }
 
-    /// Runs `body`, which belongs to no case, and records a failure if `body` panics. Callers use
-    /// this function for steps such as stopping the cluster.
+    /// Runs a step that belongs to no case, such as stopping the cluster. Records a failure if
+    /// `body` panics.
     pub fn check(&mut self, name: &str, body: impl FnOnce()) {
         if !self.list && catch_unwind(AssertUnwindSafe(body)).is_err() {
             println!("test {name} ... FAILED");

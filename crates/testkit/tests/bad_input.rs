@@ -118,8 +118,8 @@ fn hello(cluster: [u8; 16], oldest: u16, newest: u16, secret: u64) -> Vec<u8> {
     let mut body = cluster.to_vec();
     body.extend(oldest.to_le_bytes());
     body.extend(newest.to_le_bytes());
-    // The next fields state that the sender is a client without an id, and that this client
-    // connects to the node itself (target 0) without a channel. The nonce follows.
+    // The next fields state that the sender is a client without an id. This client connects to the
+    // node itself (target 0), and uses no channel. The nonce follows.
     body.extend([4, 0, 0, 0, 0, 0, 0, 0, 0]);
     body.extend([0; 8]);
     body.extend([7; 16]);
@@ -287,7 +287,7 @@ fn full_target_returns_enospc_until_space_is_freed() {
     let first = fill(&cluster.path().join("large"));
     assert!(first > 50 << 20, "{first} bytes fitted");
     assert!(files::read(&before).iter().all(|byte| *byte == 9));
-    // The removal of a file frees space, and must never fail because space is missing.
+    // The removal of a file frees space. So a removal must succeed even if no space is free.
     files::remove_file(cluster.path().join("large"));
     wait_for("free space is reported again", PATIENCE, || {
         fs::write(cluster.path().join("after"), vec![8; 20 << 20]).ok()

@@ -56,7 +56,7 @@ fn command_fails_at_a_full_disk_but_not_at_a_closed_pipe() {
 }
 
 /// Regression test: after a failed write to the log, the logger reported the failure with a macro
-/// that panics if it cannot print. So a full disk ended the service at the next log line.
+/// that panics if printing fails. So a full disk ended the service at the next log line.
 #[test]
 fn service_serves_while_its_log_cannot_be_written() {
     let scratch = Scratch::new();

@@ -1,13 +1,13 @@
 //! Runs the commands on the pages about daily work without changing them, on a host with all
 //! services of a cluster. The tests also check that the sources contain the messages on the page
-//! about troubleshooting. Each page with commands that no test runs must be in a list with the
-//! reason.
+//! about troubleshooting. If no test runs some commands of a page, a list in this file must have
+//! the page and the reason.
 //!
-//! In the test, `systemctl` is a script that starts and ends the services like the shipped systemd
-//! units: as the user `skep`, after root has given the files to this user. So the commands that an
-//! administrator runs as root must work with services that do not run as root. `several_hosts.rs`
-//! runs the commands on the page about several hosts, and `command_pages` runs the commands on
-//! other pages.
+//! In the test, a script replaces `systemctl`. Like the shipped systemd units, the script first
+//! gives the services' files to the user `skep`, and then runs the services as this user. So the
+//! commands that an administrator runs as root must work with services that do not run as root.
+//! `several_hosts.rs` runs the commands on the page about several hosts, and `command_pages` runs
+//! the commands on other pages.
 
 use skep_testkit::page::{PageHost, PageNetwork, blocks_of};
 use skep_testkit::{PATIENCE, files, wait_for};
@@ -170,9 +170,9 @@ fn every_command_of_the_pages_on_daily_work_succeeds() {
     assert_eq!(works("stat -c %U /disk1/skep"), "skep\n");
 }
 
-/// Pages with commands of Skep that no test runs unchanged, each with the number of such code
-/// blocks and with the reason. A test that the reason names runs the same commands with its own
-/// values.
+/// Pages with commands of Skep that no test runs unchanged. For each page: the number of code
+/// blocks with such commands, and the reason. A test that the reason names runs the same commands
+/// with its own values.
 const NOT_RUN: &[(&str, usize, &str)] = &[
     ("administration.md", 4, "the death of a host, a new disk, the removal of a whole cluster"),
     ("backups.md", 3, "a cron script, lost nodes, old copies; management_nodes.rs, restored.rs"),

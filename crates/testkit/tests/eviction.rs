@@ -30,8 +30,9 @@ fn open(path: &Path) -> File {
 }
 
 /// A program that writes to a file until a write fails, and then reports which of its handles still
-/// work. For a read, the program reports the byte. The program must be a separate process, because
-/// a process that has open files on a suspended mount hangs when it starts another process.
+/// work. For a successful read, the program reports the byte that it has read. The program must be
+/// a separate process, because a process that has open files on a suspended mount hangs when it
+/// starts another process.
 const WRITER: &str = r#"
 import errno, os, sys
 def outcome(of):

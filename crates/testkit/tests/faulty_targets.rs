@@ -196,8 +196,8 @@ fn target_with_a_failed_disk_is_reported_and_gets_no_files() {
 }
 
 /// docs/semantics.md 4.8; skep client files, skep target files. Regression test: if the disk
-/// refused the truncation of an open, the file counted as open until the unmount, and `skep target
-/// files` listed the file without a path.
+/// refused the truncation of an open with `O_TRUNC`, the file counted as open until the unmount.
+/// `skep target files` then listed the file without a path.
 #[test]
 fn failed_open_on_a_failed_disk_leaves_no_file_open() {
     let mut site = FailedDisk::begin();

@@ -1,6 +1,6 @@
-//! Findings of `skep health check` that do not make the cluster unhealthy: missing backups, the
-//! balance of work between targets, and findings that the command gets from a monitor. The tests in
-//! other files cover problems of services and targets.
+//! Findings of `skep health check` that do not make the cluster unhealthy: missing backups, and the
+//! balance of work between targets. The command gets some of these findings from a monitor. The
+//! tests in other files cover problems of services and targets.
 
 use serde_json::Value;
 use skep_testkit::view::Typed;

@@ -29,9 +29,8 @@ fn listing_directory(cluster: &Cluster, id: &str) -> PathBuf {
 }
 
 /// New files in the directory `listing` fail with ENOSPC, because the pattern of this directory
-/// lists only the lost target `id`. Checks that three texts explain this failure: the log of the
-/// mount, the output of `skep entry info`, and `healthy`, which is the output of `skep health
-/// check`.
+/// lists only the lost target `id`. Checks that the log of the mount, the output of `skep entry
+/// info`, and `healthy` explain this failure. `healthy` is the output of `skep health check`.
 fn check_listing_directory(cluster: &Cluster, listing: &Path, id: &str, healthy: &str) {
     let refused = std::fs::write(listing.join("new"), "x").expect_err("the target is lost");
     assert_eq!(refused.kind(), std::io::ErrorKind::StorageFull, "{refused}");

@@ -240,7 +240,7 @@ fn prolog_and_epilog_start_and_remove_on_demand_services() {
         host.run("umask 077; printf %032d 7 >/etc/skep/ondemand.secret").expect_success();
     }
     let before = site.contents();
-    // Simulate a crash of the node that has left files of an earlier job.
+    // Create the files that a crash of the node during an earlier job would have left.
     let stale = "umask 077; cd /var/lib; mkdir -p skep-ondemand/job-3.0123456789abcdef/storage; \
         echo another >skep-ondemand/job-3.0123456789abcdef/boot";
     site.hosts[1].run(stale).expect_success();

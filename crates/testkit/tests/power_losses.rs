@@ -76,8 +76,8 @@ fn lose_power_under_load(
         }
         let before = probe.join().expect("no panic").into_iter().filter(|it| it.0 < begun);
         let slowest = before.map(|it| it.1.min(begun) - it.0).max().unwrap_or_default();
-        // On a slow disk, allow for additional time, which is twice the duration of the slowest
-        // sync.
+        // On a slow disk, metadata syncs later. So allow twice the duration of the slowest measured
+        // sync in addition.
         let late = if late.is_zero() { late } else { late + 2 * slowest };
         println!("    the slowest sync took {slowest:?}");
         Crash::of_power(begun, ended, late)
@@ -118,7 +118,7 @@ fn power_losses(sync: &str, late: Duration, transport: Transport) {
 }
 
 /// Every acknowledged operation is on the disk 10 ms after its acknowledgement. The simulator
-/// checks exactly this limit. A busy machine may wake the syncing thread late, so this test allows
+/// checks exactly this limit. A busy machine may wake the syncing thread late. So this test allows
 /// 40 ms more, plus twice the duration of the slowest measured sync. docs/semantics.md 3.2 and 3.3.
 #[test]
 fn synced_data_survives_power_loss_with_periodic_metadata_sync() {

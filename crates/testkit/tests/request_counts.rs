@@ -121,10 +121,10 @@ impl Counted {
     }
 
     /// Runs `call` [`CALLS`] times, and compares the average number of requests per call, rounded,
-    /// with `expected`. Single calls may differ, because the first call may use cached attributes,
-    /// and the mount sends some reports with a delay. `expected` lists the expected requests. For
-    /// example, `mount.lookup metadata.lookup` means one request of the kind `mount.lookup` and one
-    /// request of the kind `metadata.lookup`.
+    /// with `expected`. Single calls may cause other requests: the first call may use cached
+    /// attributes, and the mount sends some reports with a delay. `expected` lists the expected
+    /// requests. For example, `mount.lookup metadata.lookup` means one request of the kind
+    /// `mount.lookup` and one request of the kind `metadata.lookup`.
     #[track_caller]
     fn check(&self, what: &str, expected: &str, mut call: impl FnMut(usize)) {
         let mut wanted = Requests::new();

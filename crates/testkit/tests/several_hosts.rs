@@ -87,7 +87,7 @@ fn every_command_of_the_setup_page_succeeds() {
 }
 
 /// Waits until both members of the metadata group serve. After that, stops the host `lost`, which
-/// runs a management node and a metadata target, and checks that a client can still read and write.
+/// runs a management node and a metadata target. A client must still be able to read and write.
 fn assert_cluster_survives_the_loss_of(lost: usize, hosts: &mut [PageHost]) {
     wait_for("both members serve", PATIENCE, || {
         let list = "skep group list --output ndjson | grep '\"kind\":\"metadata\"'";
@@ -397,7 +397,7 @@ fn hosts_use_all_management_nodes_after_their_first_contact() {
 }
 
 /// On a host that reaches no server, the first problem of the report must be the network of this
-/// host, because the other problems follow from this problem.
+/// host. All other problems in this report follow from the missing network.
 ///
 /// Command: skep health check.
 #[test]

@@ -229,8 +229,8 @@ fn data_that_was_not_staged_out_is_not_removed() {
         "stop",
         &["/mnt/ondemand/.skep-hold protects its data (run 7 is not saved)", "--discard"],
     );
-    // An epilog would remove only its own node's part of the file system. The hold also makes the
-    // epilog fail.
+    // An epilog would remove only its own node's part of the file system. The file `.skep-hold`
+    // also makes the epilog fail.
     let epilog = "SLURM_JOB_ID=1 skep ondemand stop --job --name ondemand";
     let text = site.hosts[2].run(epilog).expect_failure();
     assert!(text.contains(".skep-hold protects the data of ondemand (run 7"), "{text}");
@@ -245,8 +245,8 @@ fn data_that_was_not_staged_out_is_not_removed() {
     };
     site.hosts[0].run("rm /mnt/ondemand/.skep-hold").expect_success();
     wait_for_hold(false);
-    // A hold can be a link to a file that the user may not read, so `stop` must not print this file
-    // as root. A dangling link also counts as a hold.
+    // The file `.skep-hold` can be a link to a file that the user may not read, so `stop` must not
+    // print the linked file as root. Even a dangling link protects the data.
     site.hosts[0]
         .run("echo of root >/srv/private; ln -s /srv/private /mnt/ondemand/.skep-hold")
         .expect_success();

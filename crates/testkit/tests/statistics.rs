@@ -241,7 +241,7 @@ fn mount_option_names_the_variables_with_the_job_id() {
     let all = [("MY_JOB", "81"), ("LSB_JOBID", "77[5]"), ("SLURM_JOB_ID", "4711")];
     let one = [("MY_JOB", "82"), ("LSB_JOBID", "")];
     for (job, mib, variables) in [("77", 3, &all[..]), ("82", 2, &one[..])] {
-        // On a busy host, the mount may not read the variables of a program in time, and then
+        // On a busy host, the mount may read the variables of a program too late. The mount then
         // counts the load of this program without a job. So the test starts more programs.
         wait_for(&format!("the load of job {job}"), PATIENCE, || {
             write(job, mib, variables);
@@ -324,9 +324,9 @@ fn live_statistics_add_up_to_the_operations_of_the_test() {
     showing.wait().unwrap();
 }
 
-/// Before the fix, the command ended at the first request that management did not answer, so a
-/// recording of the load did not contain the time after an outage. Output for programs did not name
-/// the services that had not replied.
+/// Before the fix, the command ended at the first request that management did not answer. So a
+/// recording of the load ended with the first outage. Output for programs did not name the services
+/// that had not replied.
 ///
 /// Command: skep stats.
 #[test]

@@ -190,10 +190,10 @@ fn read_until(stop: &AtomicBool, path: &Path) -> Vec<u8> {
 }
 
 /// During a segment, `fsx` compares the file with its model. Between two segments, the file must be
-/// equal on both mounts. The mounts write alternately, so each mount has data in its cache that is
-/// outdated because of the other mount's writes. In every second pair of segments, the mount that
-/// does not write reads the file all the time through a single handle. After the segment, a read
-/// through this handle must return the same bytes as a read on the writing mount.
+/// equal on both mounts. The mounts write alternately. So the writes of one mount make data in the
+/// other mount's cache outdated. In every second pair of segments, the mount that does not write
+/// reads the file all the time through a single handle. After the segment, a read through this
+/// handle must return the same bytes as a read on the writing mount.
 #[test]
 fn file_written_by_fsx_is_equal_on_both_mounts() {
     let seed = fsx_seed();

@@ -107,8 +107,8 @@ fn token_can_be_replaced_and_revoked_while_mounts_are_in_use() {
 
 /// Command: skep token replace, skep token install, skep node list.
 ///
-/// Regression test: after a replacement on one management node, commands did not report that the
-/// leader refuses the new token, but that another node is not the leader.
+/// Regression test: after a replacement on one management node, the leader refused the new token.
+/// Commands did not report this refusal, but reported that another node is not the leader.
 #[test]
 fn management_nodes_without_the_new_token_are_reported() {
     let more = vec!["--management-nodes".to_owned(), "3".to_owned()];
@@ -134,8 +134,8 @@ fn management_nodes_without_the_new_token_are_reported() {
     let install = |directory: &str| {
         skep(["token", "install", "--token-file", &new, "--directory", directory])
     };
-    // The third node refuses the token until the command has also run on this node. The second node
-    // reads its new token after a moment, so the message does not name this node.
+    // The third node refuses the token until the command has also run on the third node. The second
+    // node reads its new token after a moment, so the message does not name the second node.
     let second = install(&directories[1]);
     let (_, warning) = second.stderr.split_once("management at ").expect("a warning");
     let (named, _) = warning.split_once(" does not accept this token yet").expect("a warning");

@@ -47,8 +47,8 @@ fn slow_operation_is_explained_by_its_trace_id() {
     let targets = cluster.skep_list(&["target", "list"]);
     let slow = targets.iter().find(|it| it["path"].text().contains("storage-3")).expect("a target");
     cluster.hand_down(cluster.path(), "count=all");
-    // A pause of the whole host can be the longest part of an operation, so write until an
-    // operation is slow mainly because of the disk.
+    // Repeat the write until an operation is slow mainly because of the disk. In some attempts, a
+    // pause of the whole host is the longest part of the operation.
     let mut numbers = 0..64_u32;
     let operation = wait_for("a mount reports an operation that the disk slows", PATIENCE, || {
         let number = numbers.next().expect("one of 64 files is written slowly because of the disk");

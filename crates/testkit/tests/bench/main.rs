@@ -18,7 +18,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 /// Time limit of a command. The limit is longer than in other tests, because a benchmark writes for
-/// seconds, and other programs use the machine, too.
+/// seconds on a machine that other programs use, too.
 const PATIENCE: Duration = Duration::from_secs(120);
 /// The option `--enter` of `skep bench`: the command that starts a process on a host. In these
 /// tests, the command only sets an environment variable.

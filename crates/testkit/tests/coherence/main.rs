@@ -195,8 +195,8 @@ fn cached_attributes_are_stale_for_at_most_a_second(mounts: &Mounts) {
 }
 
 /// Reads through an open handle need not return new bytes immediately (close-to-open consistency).
-/// But after a second, and after another open of the file, these reads must return the new bytes,
-/// even if the kernel answers from the page cache. docs/semantics.md 2.3.
+/// But after a second and another open of the file, these reads must return the new bytes. This
+/// also holds if the kernel answers from the page cache. docs/semantics.md 2.3.
 fn open_handle_reads_bytes_that_another_mount_synced(mounts: &Mounts) {
     let (here, there) = (mounts.one.join("file"), mounts.other.join("file"));
     files::write(&here, vec![1; 100_000]);

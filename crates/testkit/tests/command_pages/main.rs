@@ -1,10 +1,10 @@
 //! Runs the commands on the pages about single commands in a cluster of `skep up`. The modules run
 //! the commands on the pages about monitoring and clients, and about metadata groups.
 //!
-//! The test replaces only values that differ in each cluster: the trace id of an operation, the
-//! process id of a mount, the ids of targets, and the words CLIENT, PATH and ID in tables. The test
-//! shortens the benchmarks, and runs them on this host. Where a page shows the output of a command,
-//! the test compares the whole output.
+//! The test replaces only values that differ in each cluster, and the words CLIENT, PATH and ID in
+//! tables. The values are the trace id of an operation, the process id of a mount, and the ids of
+//! targets. The test shortens the benchmarks, and runs them on this host. Where a page shows the
+//! output of a command, the test compares the whole output.
 
 mod groups;
 mod monitoring;

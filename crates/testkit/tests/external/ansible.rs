@@ -1,5 +1,6 @@
 //! The Ansible collection in `deploy/ansible`: the linter of Ansible accepts the collection, and
-//! its playbooks deploy, extend, upgrade and remove a cluster of hosts with real `sshd`s.
+//! its playbooks work. They deploy, extend, upgrade and remove a cluster of hosts with real
+//! `sshd`s.
 
 use skep_testkit::files;
 use skep_testkit::page::{PageHost, PageNetwork};

@@ -19,8 +19,8 @@ use std::time::Duration;
 /// Time limit for a query to have a result. Prometheus needs the time [`RATE`] to collect the
 /// values for a rate, and longer on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// The interval of rates, which replaces Grafana's variable. In the test, Prometheus reads the
-/// metrics every second.
+/// The interval over which the queries compute rates. This value replaces Grafana's variable
+/// `$__rate_interval`. In the test, Prometheus reads the metrics every second.
 const RATE: &str = "15s";
 
 /// Returns the directory of dashboards, settings and rules in the repository.

@@ -1,8 +1,8 @@
 //! Jobs of a real Slurm on four nodes. A line in the job script requests an on-demand file system.
 //! Nothing of this file system may be left after the end of the job, after `scancel`, or after the
 //! death of a node. All nodes together copy the input and the results of a job. Further lines in
-//! the script name the input, which the prolog copies with the rights of the user, and the results,
-//! which the epilog copies.
+//! the script name the input and the results. The prolog copies the input with the rights of the
+//! user, and the epilog copies the results.
 
 mod results;
 mod site;

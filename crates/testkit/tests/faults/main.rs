@@ -1,9 +1,9 @@
 //! Many random faults of management and metadata. The cluster of this test has 3 management nodes,
 //! 2 groups of 2 metadata targets, and 1 group of 3 metadata targets. Each node runs on its own
 //! host, in a network namespace. Two mounts create, rename and remove files. The mounts also share
-//! objects in directories of all groups: names, pairs of names between which programs rename files,
-//! and registers that programs read and overwrite under locks. A third mount has its own host,
-//! which a fault disconnects for longer than the lease of this mount.
+//! objects in directories of all groups: names, pairs of names, and registers. Programs rename
+//! files between the names of a pair, and read and overwrite registers under locks. A third mount
+//! has its own host, which a fault disconnects for longer than the lease of this mount.
 //!
 //! No acknowledged operation may be lost, and only a program on the third mount may get an error.
 //! The operations on shared objects must be linearizable, and no two programs may hold conflicting

@@ -1,5 +1,5 @@
 //! `kill -9` of processes at random moments under a mixed workload. No acknowledged operation may
-//! be lost, every byte must be correct, `skep entry info` must work on all files, and no chunk file
+//! be lost, and every byte must be correct. `skep entry info` must work on all files. No chunk file
 //! may remain after the removal of its file.
 //!
 //! The tests in this file kill single processes. Half of the kills are with FUSE over io_uring, and

@@ -17,8 +17,8 @@ pub(crate) struct Mounts {
 }
 
 impl Mounts {
-    /// Runs `story` twice. For the second run, the two mounts exchange their roles, so that each
-    /// transport has each role.
+    /// Runs the test `story` twice. For the second run, the two mounts exchange their roles, so
+    /// that each transport has each role.
     pub(crate) fn both_ways(&self, story: impl Fn(&PathBuf, &PathBuf)) {
         story(&self.one, &self.other);
         story(&self.other, &self.one);

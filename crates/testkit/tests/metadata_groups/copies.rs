@@ -15,9 +15,9 @@ const FILES: usize = 20_000;
 /// Number of programs that create the files. Each program has its own directory.
 const CREATORS: usize = 4;
 /// Minimum length of the log that a member lacks, in bytes. This length exceeds the length of the
-/// records that the primary keeps in memory. It also exceeds the length of the log between two
-/// checkpoints. After a checkpoint, a target removes log segments, except segments that it keeps
-/// for an absent member.
+/// records that the primary keeps in memory. This length also exceeds the length of the log between
+/// two checkpoints. After a checkpoint, a target removes log segments, except segments that it
+/// keeps for an absent member.
 pub(crate) const LOGGED_BYTES: usize = 80 << 20;
 /// Maximum pause of a program while a copy is in progress.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);

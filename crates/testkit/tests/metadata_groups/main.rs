@@ -1,6 +1,7 @@
-//! A group of two metadata targets with real processes: a member is killed, suspended, disconnected
-//! or loses power while programs on two mounts create, rename and lock files. No program may get an
-//! error, no acknowledged operation may be lost, and the longest pause must be a few seconds.
+//! A group of two metadata targets with real processes. The tests kill, suspend or disconnect a
+//! member, or simulate its power loss, while programs on two mounts create, rename and lock files.
+//! No program may get an error, no acknowledged operation may be lost, and the longest pause must
+//! be a few seconds.
 //!
 //! The service `metadata-1` runs in a network namespace, so that a test can disconnect its link.
 //! The service is not always the primary, because take-overs exchange the roles of the members.
@@ -28,8 +29,8 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// Duration for which a test suspends a process. This duration is much longer than a take-over.
 const STOPPED: Duration = Duration::from_secs(10);
 /// Makes a stopped member look as if its host had lost power. The file `member-mark` identifies the
-/// page cache of the member's host. This function changes this identification. It also removes the
-/// last `lost_bytes` bytes of the member's log, so that its last record is incomplete.
+/// page cache of the member's host. This function changes this identification. The function also
+/// removes the last `lost_bytes` bytes of the member's log, so that its last record is incomplete.
 fn lose_power(pair: &Pair, name: &str, lost_bytes: u64) {
     let directory = pair.scratch.join(&format!("{name}-target"));
     let path = directory.join("member-mark");

@@ -83,8 +83,8 @@ fn moved_primary_does_not_wait_for_the_end_of_the_lease() {
     assert!(moves[MOVES / 2] < USUAL_PAUSE, "{moves:?}");
 }
 
-/// The removed member is suspended, so it has not learned that it is no longer the primary, and may
-/// still hold a lease.
+/// The removed member is suspended, so it has not received the map with the other primary. This
+/// member may still hold a lease.
 ///
 /// The remaining member has stored the maximum duration of its promises durably. After a restart,
 /// this member waits for the whole duration, counted from its start. A member that is killed after

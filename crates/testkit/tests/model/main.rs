@@ -15,10 +15,10 @@
 //! on feature level 2. The shared names are in the root directory, so most of the new directories
 //! are on another metadata group than the root directory. The tests check these statements of
 //! docs/semantics.md:
-//! - Calls of a thread in its own directory have the same results as on the local file system,
-//!   although other threads make calls at the same time.
+//! - While other threads make calls, a thread's calls in its own directory have the same results as
+//!   on the local file system.
 //! - Bursts of calls on shared names are linearizable (1.1, 1.2, 1.4, 1.5): some order of the calls
-//!   explains all results, and the names, link counts and bytes after the burst. So creates with
+//!   explains all results and the final tree with its names, link counts and bytes. So creates with
 //!   `O_EXCL`, `mkdir`, `link`, `unlink`, `rmdir` and each kind of `rename` are atomic, also if the
 //!   call concerns several metadata targets.
 //! - Skep executes each call exactly once, although the test kills services (4.1, 4.3), and no two

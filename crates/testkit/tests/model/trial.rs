@@ -129,7 +129,7 @@ impl Trial {
         &self.effective
     }
 
-    /// Whether a call did not return. After such a call the watch has killed the mounts, so a
+    /// Whether a call did not return. After such a call, the [`Watch`] has killed the mounts, so a
     /// further run of the steps is useless.
     pub(crate) fn stood_still(&self) -> bool {
         self.watch.has_bitten()

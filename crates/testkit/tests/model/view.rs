@@ -279,8 +279,8 @@ impl View {
     }
 
     /// Calls `stat` after the write, so that the mount reports the write's time. Without this
-    /// `stat`, the mount could report this time after another mount has set a time, and so replace
-    /// the time of the other mount (docs/semantics.md 2.4).
+    /// `stat`, the mount could report this time late, and so replace a time that another mount has
+    /// set since the write (docs/semantics.md 2.4).
     pub(crate) fn write_open(&self, slot: usize, at: u64, bytes: &[u8]) -> Outcome {
         let file = self.file(slot)?;
         file.metadata()?;

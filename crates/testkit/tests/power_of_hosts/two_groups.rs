@@ -5,8 +5,8 @@
 //!
 //! Several programs add and remove names, and no program syncs a directory. After the failure, each
 //! acknowledged change must have taken effect. A change that was in progress must have taken effect
-//! completely or not at all: a directory with a name can be used, the counts of links agree with
-//! the names, and `skep fsck` finds no damage in the stores.
+//! completely or not at all. To check this, the test uses each directory that has a name, compares
+//! the link counts with the names, and runs `skep fsck` on the stores.
 
 use super::hosts::{Hosts, METADATA};
 use super::{seeds, small};

@@ -102,8 +102,8 @@ fn study_resumes_in_a_new_lab_after_ctrl_c() {
     assert_eq!(lab.remains(), Vec::<String>::new());
 }
 
-/// A short study of a whole emulated cluster must find the exact targets of each chooser, and the
-/// ratios of bandwidth that follow from the placement of these targets.
+/// A short study of a whole emulated cluster must find the exact targets of each chooser. The study
+/// must also find the ratios of bandwidth that follow from the placement of these targets.
 #[test]
 fn small_study_finds_the_known_properties_of_its_lab() {
     let scratch = Scratch::new();

@@ -1,5 +1,5 @@
-//! Servers of the templates that differ from the default: machines of scale sets, disks of the
-//! machines themselves, failure domains from the cloud, and devices named by the user.
+//! Servers of the templates that differ from the default: machines of scale sets, local disks of
+//! the machines, failure domains from the cloud, and devices that the user names.
 
 use super::{Cloud, TOKEN, render, strings};
 use serde_json::Value;
