@@ -118,7 +118,7 @@ pub fn quoted(page: &str) -> Vec<Quoted> {
                 all.push(Quoted { command: command.to_owned(), output: String::new() });
                 continue;
             }
-            assert!(all.len() > first, "a block begins with a command: {line}");
+            assert!(all.len() > first, "expected a command at the start of the block: {line}");
             let last = all.last_mut().expect("the block has a command");
             last.output += line;
             last.output.push('\n');

@@ -126,8 +126,8 @@ impl Proxy {
         proxy
     }
 
-    /// Runs `act` for each port in the namespace of the proxy. A separate thread enters the
-    /// namespace and runs `act`. The sockets that `act` creates stay in that namespace.
+    /// Runs `act` for each port. A separate thread first enters the namespace of the proxy, and
+    /// then runs `act`. The sockets that `act` creates stay in this namespace.
     fn in_namespace<T: Send + 'static>(
         &self,
         act: fn(SocketAddr) -> io::Result<T>,

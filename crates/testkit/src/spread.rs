@@ -14,7 +14,7 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Minimum number of directories that one step creates in the root directory.
+/// Minimum number of directories that one step of [`create_dirs`] creates in the root directory.
 const STEP: usize = 4;
 /// Maximum number of steps. The hash of a directory's name selects the metadata group. So the first
 /// steps almost certainly find two groups.

@@ -144,7 +144,7 @@ impl Screen {
     }
 
     fn put(&mut self, character: char) {
-        assert!(!character.is_control(), "the program wrote {character:?}");
+        assert!(!character.is_control(), "the program wrote the unknown character {character:?}");
         match (self.column == self.columns, self.wraps) {
             (false, _) => {}
             (true, true) => {
@@ -170,7 +170,7 @@ impl Screen {
         self.lines.push(vec![BLANK; self.columns]);
     }
 
-    /// Follows the control sequence at the start of `text`, and returns its length. Returns `None`
+    /// Executes the control sequence at the start of `text`, and returns its length. Returns `None`
     /// if the control sequence is not complete.
     fn control(&mut self, text: &str) -> Option<usize> {
         let Some(inner) = text.strip_prefix("\x1b[") else {

@@ -33,7 +33,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
 /// Number of subdirectories of each worker. A worker has several subdirectories, so that renames
-/// move files to other directories (and metadata targets).
+/// move files between directories and between metadata targets.
 const DIRECTORIES: usize = 4;
 /// Number of names in each subdirectory. A subdirectory has few names, so that operations often use
 /// the same name.

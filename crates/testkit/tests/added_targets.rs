@@ -48,7 +48,7 @@ fn added_target_serves_without_a_service_restart() {
     assert_eq!(again["id"], added["id"], "a repeated command changes nothing");
     assert_eq!((&added["is_new"], &again["is_new"]), (&true.into(), &false.into()));
     // Metadata places files on the new target, and the mount writes to this target.
-    wait_for("metadata places files by the new map", PATIENCE, || {
+    wait_for("metadata selects targets by the new cluster map", PATIENCE, || {
         (create_wide(&cluster, "wide") == 3).then_some(()).or_else(|| {
             files::remove_file(cluster.path().join("wide"));
             None

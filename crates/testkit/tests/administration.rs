@@ -226,7 +226,7 @@ fn health_check_shows_the_last_heartbeat_of_a_dead_server() {
     };
     assert_eq!(problems(), Vec::<Value>::new());
     storage.signal(Signal::STOP);
-    let found = wait_for("health reports the suspended server", PATIENCE, || {
+    let found = wait_for("`skep health check` reports the suspended server", PATIENCE, || {
         let problems = problems();
         let is_silent = |it: &&Value| it["rule"] == "service-unreachable" && !it["since"].is_null();
         problems.iter().find(is_silent)?;
@@ -419,8 +419,8 @@ fn config_set_needs_no_restart_and_refuses_wrong_values() {
 #[test]
 fn cluster_settings_set_the_free_space_limits_of_targets() {
     let scratch = Scratch::new();
-    // The logs and stores of the services take more than 5 % of this disk, so each target has less
-    // than 95 % free.
+    // The logs and stores of the services take more than 5 % of the small disk, so each target has
+    // less than 95 % free.
     let disk = Disk::new(&scratch, 512 << 20);
     let cluster = Cluster::start_in(disk.path(), Shape::small());
     let becomes = |pool: &str| {

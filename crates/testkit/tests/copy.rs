@@ -139,7 +139,10 @@ fn killed_copy_continues_with_the_missing_pieces() {
     assert!(!inside.join("large").exists(), "the copy was killed before its end");
     let resumed = copy(&["--resume", "--verify"], &source, &inside);
     let copied = resumed["bytes"].as_u64().expect("a number");
-    assert!(copied <= bytes as u64 - (64 << 20) + (12 << 20), "{copied} bytes were copied again");
+    assert!(
+        copied <= bytes as u64 - (64 << 20) + (12 << 20),
+        "the resumed copy copied {copied} bytes again"
+    );
     assert_eq!(listing(&source), listing(&inside));
     run(
         "diff",

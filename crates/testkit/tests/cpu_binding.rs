@@ -16,7 +16,8 @@ fn allowed(status: &Path) -> Option<BTreeSet<usize>> {
 }
 
 /// Returns the CPUs of the main thread of a process. Fails if another thread of a bound process has
-/// other CPUs. In a process that is not bound, the io_uring workers may have more CPUs.
+/// other CPUs. In a process that is not bound, the io_uring workers may have more CPUs than the
+/// main thread.
 fn of_process(process: &Process) -> BTreeSet<usize> {
     let main =
         allowed(Path::new(&format!("/proc/{}/status", process.pid))).expect("the process runs");

@@ -89,7 +89,7 @@ fn client_suspended_past_its_lease_overwrites_no_newer_bytes() {
 
         let outcomes = says.next().expect("a line").expect("text");
         let outcomes: Vec<_> = outcomes.split(' ').collect();
-        // The read returns a byte of the other mount.
+        // The read returns a byte that the other mount has written.
         let expected = ["EIO", "EIO", "EIO", "EIO", "EIO", "B"];
         assert_eq!(outcomes[..6], expected, "the results of the operations on the evicted client");
         assert_eq!(

@@ -121,7 +121,9 @@ fn mount_waits_while_a_foreign_process_has_a_services_port() {
     file.write_all(b"before").expect("the file is written");
     let address = address_of(&cluster, "storage");
     let services = cluster.processes("storage");
-    let [service] = &services[..] else { panic!("one storage service: {services:?}") };
+    let [service] = &services[..] else {
+        panic!("expected one storage service, found {services:?}")
+    };
     // The supervisor would restart the killed service, so suspend the supervisor first.
     cluster.processes("up").iter().for_each(|it| it.signal(Signal::STOP));
     service.kill();
@@ -159,7 +161,9 @@ fn silent_connections_cost_little_memory_and_block_no_mount() {
     let lines = || String::from_utf8_lossy(&files::read(&log)).lines().count();
     let (address, before) = (address_of(&cluster, "storage"), lines());
     let services = cluster.processes("storage");
-    let [service] = &services[..] else { panic!("one storage service: {services:?}") };
+    let [service] = &services[..] else {
+        panic!("expected one storage service, found {services:?}")
+    };
     let memory = service.memory("VmRSS");
     let began = Instant::now();
     let strangers: Vec<_> = (0..STRANGERS)
@@ -171,7 +175,7 @@ fn silent_connections_cost_little_memory_and_block_no_mount() {
     let mount = cluster.mount(skep_testkit::Transport::Device);
     assert!(files::read(mount.path().join("file")) == vec![b'x'; 65_536]);
     let cost = service.memory("VmRSS").saturating_sub(memory);
-    assert!(cost < 32 << 20, "{cost} bytes for {} sockets", strangers.len());
+    assert!(cost < 32 << 20, "{cost} bytes of memory for {} connections", strangers.len());
     let descriptors =
         std::fs::read_dir(format!("/proc/{}/fd", service.pid)).expect("the process runs");
     assert!(descriptors.count() < 1000, "the service closes surplus sockets");

@@ -55,7 +55,7 @@ fn old_backup_is_reported_until_the_next_backup() {
         report["unchecked"].is_null().then(|| no_backup(&report)).flatten()
     });
     assert_eq!(found["what"], "the last backup of management was made 10 days ago");
-    assert!(found["since"].is_string(), "the monitor knows since when: {found}");
+    assert!(found["since"].is_string(), "the finding has its start: {found}");
     backup(&directory, &scratch.path().join("new"));
     wait_for("the new backup ends the finding", PATIENCE, || {
         no_backup(&health(&cluster, &[])).is_none().then_some(())

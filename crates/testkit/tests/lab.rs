@@ -208,9 +208,9 @@ fn lab_down_removes_a_lab_killed_during_its_start() {
     let namespaces = || lab.remains().iter().filter(|it| it.starts_with("skep-lab-")).count();
     // The first process in the state file is `skep lab up` itself.
     let moments: [(&str, &dyn Fn() -> bool); 6] = [
-        ("its directory is there", &|| lab.directory().exists()),
-        ("a namespace is there", &|| namespaces() > 0),
-        ("three namespaces are there", &|| namespaces() > 2),
+        ("the lab has a directory", &|| lab.directory().exists()),
+        ("the lab has a namespace", &|| namespaces() > 0),
+        ("the lab has three namespaces", &|| namespaces() > 2),
         ("management is there", &|| noted_processes(&lab) > Some(1)),
         ("storage is there", &|| noted_processes(&lab) > Some(3)),
         ("a mount is there", &|| noted_processes(&lab) > Some(5)),

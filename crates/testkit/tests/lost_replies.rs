@@ -273,7 +273,7 @@ fn retried_lock_and_unlock_take_effect_once() {
         let aim = (Message::SetLock, &inode[..]);
         let locked = scene.lose(aim, move || file.lock(), || assert!(is_locked()));
         locked.expect("the lock was set once");
-        assert!(is_locked(), "the repetition changes nothing");
+        assert!(is_locked(), "the file is locked after the retry");
         let file = Arc::clone(&ours);
         let unlocked = scene.lose(aim, move || file.unlock(), || assert!(!is_locked()));
         unlocked.expect("the lock was released once");

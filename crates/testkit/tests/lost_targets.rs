@@ -174,7 +174,7 @@ fn reads_of_a_target_marked_as_lost_fail_immediately() {
     // requests, and `skep health check` reports the directory.
     files::rename(directory.with_extension("gone"), directory);
     cluster.processes("storage").iter().for_each(|process| process.kill());
-    let health = wait_for("the directory is reported", PATIENCE, || {
+    let health = wait_for("`skep health check` reports the directory", PATIENCE, || {
         let health = cluster.try_skep(&["health", "check"]);
         health.stdout.contains("its directory is back").then_some(health.stdout)
     });

@@ -391,7 +391,7 @@ fn umount_succeeds_while_the_cluster_is_stopped() {
         // must get an error.
         let (tell, told) = std::sync::mpsc::channel();
         let reader = std::thread::spawn(move || {
-            tell.send(rustix::thread::gettid()).expect("the other thread receives it");
+            tell.send(rustix::thread::gettid()).expect("the test receives the thread id");
             fs::read(path).map(|_| ())
         });
         let thread = told.recv().expect("the reading thread has started").as_raw_nonzero();

@@ -78,7 +78,7 @@ fn check_output_without_a_service(cluster: &Cluster) {
         let more = ["--cluster", &data, "--output", "json"];
         cluster::skep([arguments, &more].concat())
     };
-    let found = wait_for("health reports the suspended service", PATIENCE, || {
+    let found = wait_for("`skep health check` reports the suspended service", PATIENCE, || {
         let found = ask(&["health", "check"]);
         (found.status.code() == Some(1)).then_some(found)
     });

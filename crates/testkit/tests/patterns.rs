@@ -476,7 +476,7 @@ fn users_can_set_patterns_of_own_files_within_limits() {
     files::write(own.join("inherited"), "x");
     assert_eq!(targets(&cluster, &own.join("inherited")).len(), 8);
     cluster.skep(&["config", "set", "user-patterns", "no"]);
-    wait_for("users may not set patterns any more", PATIENCE, || {
+    wait_for("metadata refuses patterns of users", PATIENCE, || {
         let failed = as_user(&["set", "--num-targets", "1"], &own);
         (!failed.status.success()).then_some(())
     });
@@ -499,7 +499,7 @@ fn bytes(len: usize, seed: u64) -> Vec<u8> {
 /// connections.
 fn traffic(cluster: &Cluster) -> u64 {
     let mounts = cluster.processes("mount");
-    let [mount] = &mounts[..] else { panic!("one mount, not {mounts:?}") };
+    let [mount] = &mounts[..] else { panic!("expected one mount, found {mounts:?}") };
     let owner = format!("pid={},", mount.pid);
     let sockets = run("ss", ["--tcp", "--info", "--numeric", "--processes", "--oneline"]);
     let words =

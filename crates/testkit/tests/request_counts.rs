@@ -320,7 +320,7 @@ fn chown_of_a_new_file_sends_one_request_to_metadata() {
     let ((queries, changes), _) = eventually(COUNTER_PATIENCE, sent).expect("a change per file");
     assert_eq!(changes, CALLS as u64);
     // Other requests of the mount may run at the same time as a few of the calls.
-    assert!(queries < CALLS as u64 / 4, "{queries} requests for attributes");
+    assert!(queries < CALLS as u64 / 4, "{queries} requests for attributes of new files");
     drop(open);
     counted.end();
 }

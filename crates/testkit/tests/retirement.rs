@@ -85,7 +85,7 @@ fn storage_server_can_be_removed_when_it_has_no_files() {
     let late = cluster.path().join("late");
     create_wide(&late);
     files::write(&late, "late");
-    wait_for("metadata places by the new map", PATIENCE, || {
+    wait_for("metadata selects targets by the new cluster map", PATIENCE, || {
         let new = cluster.path().join("again");
         create_wide(&new);
         let width = cluster.entry_info(&new).first_component().targets().len();
@@ -112,7 +112,7 @@ fn storage_server_can_be_removed_when_it_has_no_files() {
     let mut stopped = stopped.filter(|it| it.arguments.iter().any(|it| it.contains("storage-2")));
     let stopped = stopped.next().expect("the second storage service runs");
     stopped.signal(Signal::STOP);
-    wait_for("management misses the service", PATIENCE, || {
+    wait_for("management misses the heartbeats of the service", PATIENCE, || {
         cluster.skep(&["node", "list"]).contains("Offline").then_some(())
     });
     for id in &old {

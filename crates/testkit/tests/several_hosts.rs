@@ -366,7 +366,7 @@ fn hosts_use_all_management_nodes_after_their_first_contact() {
     assert!(init.contains("Initialised") && !init.contains("cannot check"), "{init}");
     // No node leads without a majority.
     c.stop();
-    let lost = wait_for("health names the missing leader", PATIENCE, || {
+    let lost = wait_for("`skep health check` reports the missing leader", PATIENCE, || {
         let found = client.run("skep health check");
         found.stdout.contains("management has no leader").then_some(found.stdout)
     });

@@ -72,7 +72,7 @@ impl Drop for Load {
         self.is_done.store(true, Ordering::Relaxed);
         for thread in self.threads.drain(..) {
             let ended = thread.join();
-            assert!(ended.is_ok() || std::thread::panicking(), "a program of the load failed");
+            assert!(ended.is_ok() || std::thread::panicking(), "a program of the load has failed");
         }
     }
 }

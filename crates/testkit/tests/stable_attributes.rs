@@ -150,7 +150,7 @@ fn inode_numbers_are_not_reused_after_restarts() {
                 _ => files::create_dir(&path),
             }
             let number = files::metadata(&path).ino();
-            assert!(seen.insert(number), "{number} was used before round {round}");
+            assert!(seen.insert(number), "inode number {number} was used before round {round}");
             match index % 2 {
                 0 => files::remove_file(&path),
                 _ => files::remove_dir(&path),

@@ -38,7 +38,7 @@ fn sum(lines: &[Value], field: &str) -> u64 {
 
 fn line<'a>(lines: &'a [Value], id: &str) -> &'a Value {
     let found = lines.iter().find(|line| line["id"].text() == id);
-    found.unwrap_or_else(|| panic!("a line of {id}: {lines:?}"))
+    found.unwrap_or_else(|| panic!("no line has the id {id}: {lines:?}"))
 }
 
 /// Requests a metrics page, and returns the body of the reply.
@@ -317,7 +317,10 @@ fn live_statistics_add_up_to_the_operations_of_the_test() {
         let line: Value = serde_json::from_str(&shown.next().unwrap().unwrap()).unwrap();
         written += line["written_bytes"].as_u64().unwrap();
         read += line["read_bytes"].as_u64().unwrap();
-        assert!(Instant::now() < deadline, "only {written} and {read} bytes were shown");
+        assert!(
+            Instant::now() < deadline,
+            "the lines show only {written} written and {read} read bytes"
+        );
         assert!(written <= 20 * MIB as u64 && read <= 20 * MIB as u64, "{written} and {read}");
     }
     showing.kill().unwrap();

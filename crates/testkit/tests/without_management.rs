@@ -208,7 +208,7 @@ fn services_start_and_files_are_usable_without_management() {
 
     let added = loose.add_storage_target();
     let read = before.clone();
-    in_time("reads beside a target that waits for management", move || check_tree(&read));
+    in_time("reads while a target waits for management", move || check_tree(&read));
 
     loose.of("management").for_each(Service::start);
     loose.await_healthy();
@@ -218,7 +218,7 @@ fn services_start_and_files_are_usable_without_management() {
         let is_new = |it: &&serde_json::Value| it["path"] == added.to_string_lossy().as_ref();
         targets.find(is_new).is_some_and(|it| it["reachability"] == "Online").then_some(())
     });
-    in_time("reads with management back", move || {
+    in_time("reads after the restart of management", move || {
         check_tree(&before);
         assert!(!during.join("0/d0").exists());
     });

@@ -239,7 +239,7 @@ impl Blocks {
             Err(error) => return vec![format!("{}: {error}", path.display())],
         };
         if found.len() != BLOCK_COUNT * BLOCK {
-            return vec![format!("blocks: the file has {} bytes", found.len())];
+            return vec![format!("the file of blocks has {} bytes", found.len())];
         }
         let mut problems = Vec::new();
         for (index, block) in found.chunks_exact(BLOCK).enumerate() {

@@ -120,7 +120,7 @@ pub(crate) fn tar_copies_all_kinds_of_entries_to_a_mount_and_back(places: &Place
     tar(&places.other, &["-cf", "tree.tar", "tree"]);
     let archive = places.one.join("tree.tar");
     let len = files::metadata(&archive).len();
-    assert!(len < 60_000_000, "tar keeps holes: the archive has {len} bytes");
+    assert!(len < 60_000_000, "the archive must keep holes, but has {len} bytes");
     tar(&places.local, &["-xpf", text(&archive)]);
     let unpacked = places.one.join("unpacked");
     files::create_dir(&unpacked);

@@ -154,7 +154,7 @@ fn recreated_name_opens_the_new_file(mounts: &Mounts) {
         if let Some(mut kept) = kept {
             let mut text = String::new();
             kept.read_to_string(&mut text).expect("read");
-            assert!(text == old, "round {round}: the open part is not truncated");
+            assert!(text == old, "round {round}: the open old file has its bytes");
         }
     }
 }

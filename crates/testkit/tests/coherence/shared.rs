@@ -122,7 +122,7 @@ fn next_read_returns_the_bytes_of_each_write(mounts: &Mounts) {
         let mut tail = vec![0; 400_000];
         let start = model.len().saturating_sub(1000);
         let read = files::read_at(reader, &mut tail, start as u64);
-        assert!(tail[..read] == model[start..], "round {round}: {read} bytes at the end");
+        assert!(tail[..read] == model[start..], "round {round}: the last {read} bytes of the file");
     }
 }
 
@@ -216,7 +216,7 @@ fn concurrent_appends_of_both_mounts_are_not_mixed(mounts: &Mounts) {
         assert_eq!(words.next().expect("filler").len(), record * 37 % 9000);
         next[writer] += 1;
     }
-    assert_eq!(next, [RECORDS; 6], "each record is there once");
+    assert_eq!(next, [RECORDS; 6], "the file has each record once");
 }
 
 /// docs/semantics.md 2.9, with `O_DIRECT`.
@@ -241,10 +241,14 @@ fn concurrent_direct_appends_of_both_mounts_lose_no_record(mounts: &Mounts) {
     });
     for place in [&mounts.one, &mounts.other] {
         let bytes = files::read(place.join("log"));
-        assert_eq!(bytes.len(), 2 * usize::from(COUNT) * RECORD, "each record is there");
+        assert_eq!(
+            bytes.len(),
+            2 * usize::from(COUNT) * RECORD,
+            "the file has the length of all records"
+        );
         let mut records: Vec<_> = bytes.chunks(RECORD).map(|record| record[0]).collect();
         records.sort_unstable();
-        assert!(records.into_iter().eq(1..=2 * COUNT), "each record is there once");
+        assert!(records.into_iter().eq(1..=2 * COUNT), "the file has each record once");
     }
 }
 

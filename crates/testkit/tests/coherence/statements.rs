@@ -422,9 +422,12 @@ fn each_piece_of_a_large_write_has_bytes_of_one_writer(mounts: &Mounts) {
         for page in found.chunks(4096) {
             assert!(
                 [2 * round + 1, 2 * round + 2].contains(&page[0]),
-                "round {round}: older bytes"
+                "round {round}: the page has outdated bytes"
             );
-            assert!(page.iter().all(|byte| *byte == page[0]), "round {round}: a mixed page");
+            assert!(
+                page.iter().all(|byte| *byte == page[0]),
+                "round {round}: the page has bytes of two writes"
+            );
         }
         assert!(files::read(mounts.other.join("file")) == found, "round {round}");
     }

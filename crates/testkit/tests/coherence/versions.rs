@@ -134,7 +134,10 @@ impl Story {
         self.check(page, found, least);
         let mut written = found.iter().filter(|word| **word != 0);
         let first = written.next();
-        assert!(written.all(|word| Some(word) == first), "page {page} is of several changes");
+        assert!(
+            written.all(|word| Some(word) == first),
+            "page {page} has bytes of several changes"
+        );
     }
 }
 

@@ -1,6 +1,6 @@
 //! Runs the commands on the page about metadata groups in one cluster of separate services. The
-//! cluster also runs the commands on the pages about mounting and ports that need management at
-//! 10.0.0.1.
+//! test also runs some commands on the pages about mounting and about ports: the commands that need
+//! management at 10.0.0.1.
 
 use crate::{MOUNTING, in_srv, new_host};
 use serde_json::Value;
@@ -43,8 +43,8 @@ fn await_member(host: &PageHost, target: u32) {
 }
 
 /// A reader of the page about metadata groups starts services between the commands, and the test
-/// starts these services, too. The cluster also runs the commands on the pages about mounting and
-/// about ports that need management at 10.0.0.1.
+/// starts these services, too. The test also runs some commands on the pages about mounting and
+/// about ports: the commands that need management at 10.0.0.1.
 ///
 /// Command: skep group create, skep group add, skep group status, skep target add.
 /// Command: skep target replace, skep storage, skep mount, skep umount.

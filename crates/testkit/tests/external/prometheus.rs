@@ -251,7 +251,7 @@ pub(crate) fn each_dashboard_query_has_a_result_in_prometheus(_: &()) {
 /// Waits until each query has had a result. Adds the queries that have not had a result in time to
 /// `empty`.
 fn wait_for_all(prometheus: &Prometheus, queries: &[Query], empty: &mut Vec<Query>) {
-    wait_for("Prometheus knows the services", PATIENCE, || {
+    wait_for("Prometheus has metrics of the services", PATIENCE, || {
         (prometheus.results("up{job=\"skep\"} == 1") >= 5).then_some(())
     });
     *empty = queries.to_vec();

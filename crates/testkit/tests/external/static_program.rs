@@ -43,7 +43,8 @@ fn tarball(scratch: &Scratch, target: &str) -> PathBuf {
     let mut xtask = Command::new(env!("CARGO"));
     xtask.args(["run", "--package", "xtask", "--", "package", "--forms", "tar"]);
     finish(xtask.args(["--target", target, "--directory"]).arg(&directory), LONG).expect_success();
-    let machine = target.split('-').next().expect("a target begins with the machine");
+    let machine =
+        target.split('-').next().expect("the target's name begins with the machine's name");
     directory.join(format!("skep-{}-{machine}.tar.gz", env!("CARGO_PKG_VERSION")))
 }
 

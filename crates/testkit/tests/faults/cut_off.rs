@@ -74,7 +74,7 @@ impl CutOffProgram {
     /// Waits until the program has synced further files.
     pub(crate) fn wait_until_it_goes_on(&self) {
         let before = self.count.load(Ordering::SeqCst);
-        wait_for("the program on the cut-off mount continues", PATIENCE, || {
+        wait_for("the program on the third mount continues", PATIENCE, || {
             (self.count.load(Ordering::SeqCst) > before + ROUNDS).then_some(())
         });
     }
@@ -84,7 +84,7 @@ impl CutOffProgram {
     pub(crate) fn check(&self, mount: &Path) -> u64 {
         for number in self.synced.lock().expect("no panic").iter() {
             let found = files::read(mount.join(name(*number)));
-            assert!(found == content(*number), "the synced file {number} is kept");
+            assert!(found == content(*number), "the synced file {number} has its bytes");
         }
         self.errors.load(Ordering::SeqCst)
     }

@@ -18,8 +18,7 @@ use std::time::Instant;
 
 /// Number of programs on each mount that use the shared objects.
 pub(crate) const SHARING: usize = 2;
-/// Number by which an exclusive lock increases the counter [`Register::owners`]. A shared lock
-/// increases the counter by 1.
+/// The value that an exclusive lock adds to the counter [`Register::owners`]. A shared lock adds 1.
 const EXCLUSIVE: usize = 1 << 16;
 
 /// The time in microseconds of the longest measured call.

@@ -91,7 +91,8 @@ impl SharedPages {
                 // acknowledged write began.
                 possible.retain(|it| it.acknowledged.is_none_or(|at| at >= begun));
                 let this = possible.iter_mut().find(|it| it.number == number);
-                this.expect("a write in progress is possible").acknowledged = Some(acknowledged);
+                this.expect("the write in progress is in the list of possible writes")
+                    .acknowledged = Some(acknowledged);
             });
         }
         Ok(())

@@ -456,7 +456,7 @@ fn each_worker_of_a_mount_serves_256_lock_waits(mounts: &Mounts) {
     for round in 0..2 {
         assert_eq!(holder.try_lock("posix", "exclusive"), "ok");
         let first = crowd.run(&format!("crowd_begins {path} 257"));
-        assert_eq!(first, "ENOLCK", "round {round}: one wait more than the limit");
+        assert_eq!(first, "ENOLCK", "round {round}: a wait beyond the limit fails");
         until_they_wait(256, &mounts.one);
         // The mount serves other requests while the programs wait for locks.
         assert_eq!(Program::on(&mounts.one).try_lock("flock", "exclusive"), "ok");

@@ -159,7 +159,7 @@ fn group_of_one_target_gets_a_second_member_while_it_serves() {
         pair.kill(METADATA[0]);
         pair.start_service("metadata", METADATA[0]);
         let first = pair.wait_for_copied(0);
-        assert!(first >= copied, "the copy has {first} bytes, and had {copied}");
+        assert!(first >= copied, "the copy has {first} bytes, and had {copied} before the kill");
         pauses.take();
         let began = Instant::now();
         pair.set_rate(64 << 20);

@@ -96,7 +96,10 @@ fn creates_continue_while_a_member_receives_a_store_copy() {
     });
     eprintln!("{before:.0} creates/s before the copy, {during:.0} creates/s during the copy");
     if is_timed {
-        assert!(during >= SLOWEST * before, "{during:.0} creates/s instead of {before:.0}");
+        assert!(
+            during >= SLOWEST * before,
+            "{during:.0} creates/s during the copy, {before:.0} before it"
+        );
     }
 
     // The member has the copy, and all files that programs created during the copy.

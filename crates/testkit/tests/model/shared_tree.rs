@@ -162,7 +162,9 @@ impl SharedTree {
             };
             if count != usize::from(metadata.is_some()) {
                 let exists = metadata.is_some();
-                return Err(format!("{path:?} is listed {count} times, and it exists: {exists}"));
+                return Err(format!(
+                    "the listing has {path:?} {count} times; lookup finds it: {exists}"
+                ));
             }
             let Some(metadata) = metadata else { continue };
             let ino = metadata.ino();

@@ -143,7 +143,7 @@ fn monitor_lists_the_metrics_pages_of_hosts_with_mounts() {
     assert_eq!(status, "HTTP/1.1 200 OK", "{metrics}");
     assert!(metrics.contains("\nskep_mount_operations_total{"), "{metrics}");
     let address = address_of(&cluster);
-    let pages = wait_for("the monitor knows the mounts", PATIENCE, || {
+    let pages = wait_for("the monitor lists the mounts", PATIENCE, || {
         let pages = get(&address, "/api/prometheus/mounts");
         (!pages.list().is_empty()).then_some(pages)
     });

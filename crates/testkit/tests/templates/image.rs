@@ -48,7 +48,7 @@ fn prepared_host_has_no_identity_and_boots_without_download() {
     let text = prepare("--this-host --without-cloud-init").expect_failure();
     assert!(text.contains("the host belongs to a cluster"), "{text}");
     host.run("rmdir /srv/skep/storage").expect_success();
-    // An absolute link in a mounted image leads to this host.
+    // An absolute link in a mounted image refers to a path on this host, and not in the image.
     host.run("mkdir -p /srv/image/etc /srv/image/usr/bin; ln -s /var /srv/image/var")
         .expect_success();
     let text = prepare("--root /srv/image --without-cloud-init").expect_failure();

@@ -128,7 +128,7 @@ fn start_prometheus(directory: &Path, monitor: &str, alertmanager: &str) -> Prom
          - targets: [\"{alertmanager}\"]\n"
     );
     let prometheus = Prometheus::start_with(directory, monitor, &[], &alerting);
-    wait_for("Prometheus knows the services", PATIENCE, || {
+    wait_for("Prometheus has metrics of the services", PATIENCE, || {
         (prometheus.results("up{job=\"skep\"} == 1") >= 5).then_some(())
     });
     prometheus

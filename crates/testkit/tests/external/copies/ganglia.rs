@@ -115,7 +115,7 @@ pub(crate) fn ganglia_stores_the_metrics_of_each_server(_: &()) {
     let kinds = ["management", "metadata", "storage"].into_iter();
     let servers = kinds.flat_map(|kind| cluster.nodes(kind));
     let servers: BTreeSet<_> = servers.map(|node| node["name"].text().to_owned()).collect();
-    let document = wait_for("the monitor knows all servers", PATIENCE, || {
+    let document = wait_for("the monitor lists all servers", PATIENCE, || {
         let document = read_all(&listen)?;
         let hosts: BTreeSet<_> = metrics(&document).into_iter().map(|(host, _)| host).collect();
         (hosts == servers).then_some(document)

@@ -178,11 +178,11 @@ fn split(text: &str, separator: char) -> Vec<&str> {
 /// Adds a line of line protocol: `measurement,tag=value field=1i,field=2i time`.
 fn add(points: &mut Points, line: &str) {
     let parts = split(line, ' ');
-    let [key, fields, time] = parts[..] else { panic!("a line of three parts: {line}") };
+    let [key, fields, time] = parts[..] else { panic!("expected three parts in the line: {line}") };
     let plain = |text: &str| text.replace('\\', "");
     let pair = |text: &str| match split(text, '=')[..] {
         [name, value] => (plain(name), plain(value)),
-        _ => panic!("a name with a value: {line}"),
+        _ => panic!("expected a name and a value in the line: {line}"),
     };
     let key = split(key, ',');
     let series = (plain(key[0]), key[1..].iter().map(|tag| pair(tag)).collect());
