@@ -1,4 +1,5 @@
-//! Finds the cluster of a command, and sends requests to the management service of this cluster.
+//! Finds the cluster that a command uses, and sends requests to the management service of this
+//! cluster.
 //!
 //! The user names a cluster in one of these ways: by the data directory of `skep up`, the directory
 //! of a service, a token file, the address of management, or a name in `client.toml`
@@ -131,9 +132,9 @@ struct ClusterQuery {
 }
 
 impl ClusterQuery {
-    /// Finds a cluster by the options, by the mount of a path in the arguments, by environment
-    /// variables, by the mount at the working directory, by the data directory `./skep-data`, or by
-    /// the settings of this user or host, in this order.
+    /// Finds a cluster by the first of these sources that names one: the options, the mount of a
+    /// path in the arguments, environment variables, the mount at the working directory, the data
+    /// directory `./skep-data`, the settings of this user or host.
     fn find(&self, cluster: Option<&str>, near: Option<&Path>) -> Result<Access> {
         if let Some(name) = cluster {
             return self.named(name);
@@ -331,7 +332,8 @@ impl Access {
         token
     }
 
-    /// Returns the same cluster with further addresses of management.
+    /// Returns a copy of this value with `learned` as the addresses of management that this host
+    /// has learned.
     pub(crate) fn with_learned(&self, learned: Vec<String>) -> Self {
         Self { learned, ..self.clone() }
     }
@@ -341,7 +343,7 @@ impl Access {
         Management::new(&self.contacts(), NodeKind::Client)
     }
 
-    /// Returns the client identity that commands present to servers when they connect.
+    /// Returns the client identity that this command presents to a server during a connect.
     pub(crate) fn identity(&self) -> Identity {
         Identity {
             cluster: self.token.cluster,
@@ -380,7 +382,7 @@ impl Access {
     /// [`PATIENCE`].
     ///
     /// # Errors
-    /// The error code in the reply of management. After a timeout or a lost connection, the error
+    /// The error with which management replies. After a timeout or a lost connection, the error
     /// contains a hint on how to fix the problem.
     pub(crate) async fn ask<R: Request>(&self, request: &R) -> Result<R::Reply> {
         self.ask_within(request, Some(PATIENCE)).await
@@ -420,7 +422,7 @@ impl Access {
     /// node.
     ///
     /// # Errors
-    /// - The error code in the reply of management.
+    /// - The error with which management replies.
     /// - `TimedOut` if no reply arrives within `patience`.
     pub(crate) async fn ask_once<R: Request>(
         &self,
@@ -456,7 +458,7 @@ pub(crate) fn is_silence(error: &Error) -> bool {
     silence.contains(&error.code())
 }
 
-/// Runs the future of a command on a new event loop until it completes.
+/// Runs the future of a command on a new event loop until the future completes.
 pub(crate) fn block_on<T: 'static>(future: impl Future<Output = Result<T>> + 'static) -> Result<T> {
     skep_env::block_on(future)
         .map_err(|error| Error::new(ErrorCode::Io, format!("cannot run the event loop: {error}")))?

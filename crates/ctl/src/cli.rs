@@ -22,7 +22,7 @@ pub(crate) struct Cli {
     pub(crate) tables: TableLayout,
     #[command(subcommand)]
     pub(crate) verb: Verb,
-    /// The command with dashes, such as `skep-node-list`.
+    /// The words of the command, joined by dashes, such as `skep-node-list`.
     #[arg(skip)]
     pub(crate) path: String,
 }

@@ -22,7 +22,7 @@ const OF_HOST: &str = "/etc/skep";
 /// token file.
 pub(crate) const TOKEN_OF_HOST: &str = "/etc/skep/token";
 
-/// The clusters that one of the two files names, or the merged clusters of the two files.
+/// The clusters in one `client.toml`, or the merged clusters of the host's and the user's file.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ClientFile {
@@ -53,10 +53,10 @@ impl NamedCluster {
 }
 
 impl ClientFile {
-    /// Whether `name` is probably a mistyped name of a cluster: a word that is neither a name in
-    /// these files nor the name of a host. `addresses` are the addresses of management that the
-    /// command derives from `name`. For a mistyped name, the command has the token of the default
-    /// cluster, but must not use the addresses of this cluster that the host has stored.
+    /// Whether `name` is probably a mistyped name of a cluster: a word that is neither a cluster in
+    /// these files nor a known host. `addresses` are the addresses of management that the command
+    /// derives from `name`. With a mistyped name, the command uses the token of the default
+    /// cluster. The command must then not use the stored addresses of the default cluster.
     pub(crate) fn is_mistyped(&self, name: &str, addresses: &[String]) -> bool {
         let is_word = !name.contains(['/', ':', ',', '.']) && !self.clusters.contains_key(name);
         let [address] = addresses else { return false };
@@ -64,7 +64,7 @@ impl ClientFile {
         is_word && within(LOOKUP_PATIENCE, move || skep_env::is_known_host(&address)) == Some(false)
     }
 
-    /// Reads both files. A missing file is empty.
+    /// Reads the `client.toml` files of the host and of the user. A missing file counts as empty.
     ///
     /// # Errors
     /// `Configuration` with the path, if a file cannot be read or is invalid.

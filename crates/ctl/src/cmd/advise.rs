@@ -87,7 +87,7 @@ pub(crate) struct AdviseArgs {
     apply: bool,
 }
 
-/// The figures and the advice for one path in the arguments, or for a batch job.
+/// The measurements and the advice for one path in the arguments, or for a batch job.
 #[derive(Debug, Serialize)]
 struct Report {
     /// The path, or the text "the job".
@@ -108,7 +108,7 @@ struct Report {
     is_applied: bool,
 }
 
-/// The figures that the mount returns about one path.
+/// The sizes and stripe patterns that the mount returns for one path.
 #[derive(Default)]
 struct Known {
     seen: Observation,
@@ -180,7 +180,7 @@ fn read_darshan(path: &Path) -> Result<Accesses> {
         .map_err(|error| error.within(format_args!("cannot read {}", path.display())))
 }
 
-/// Asks the mount for the figures about a path.
+/// Asks the mount for the sizes and stripe patterns at a path.
 fn known(path: &Path, place: &Path) -> Result<Known> {
     let (info, map) = (through_mount::entry_info(path)?, through_mount::cluster_map(place)?);
     let (Some(info), Some(map)) = (info, map) else {

@@ -234,8 +234,7 @@ pub(in crate::cmd) fn hosts_as_text(outcome: &HostsOutcome) -> String {
     text
 }
 
-/// Returns the error for a copy that could not copy some entries. `None` means that the copy is
-/// complete.
+/// Returns the error if the copy lacks some entries. `None` means that the copy is complete.
 pub(in crate::cmd) fn failure(outcome: &Outcome) -> Option<Error> {
     if outcome.problem_count == 0 {
         return None;

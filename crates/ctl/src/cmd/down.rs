@@ -29,8 +29,8 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// Time after which the command begins to show why the cluster has not stopped yet.
 const SILENCE: Duration = Duration::from_secs(2);
 
-/// Prints the lines that the supervisor has added to the log since the log had the length `read`.
-/// Returns the new length of the log.
+/// Prints the lines that the supervisor has added to its log after the first `read` bytes. Returns
+/// the new length of the log.
 fn show_progress(log: &Path, read: u64) -> u64 {
     let end = std::fs::metadata(log).map_or(read, |it| it.len());
     if end > read && is_for_people() {

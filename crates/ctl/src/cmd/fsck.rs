@@ -42,10 +42,10 @@ struct FsckReport {
     entries: u64,
     opens: u64,
     chunk_files: u64,
-    /// Number of chunk files of removed files that storage has not deleted yet.
+    /// Number of chunk files that metadata targets have recorded for removal.
     removals: u64,
-    /// Number of transactions between metadata targets whose decision has not reached all of these
-    /// targets.
+    /// Number of transactions that metadata groups have prepared, and have not committed or aborted
+    /// yet.
     prepared: u64,
     /// Number of log records that metadata targets will apply at their next start.
     log_records: u64,

@@ -181,12 +181,14 @@ fn watched(name: String, query: &ClusterArgs) -> Result<WatchedCluster> {
     Ok(WatchedCluster { name, token: access.contacts(), token_file: access.token_file })
 }
 
-/// Divides the value of `--also` into the name and the options that name the cluster.
+/// Divides the value of `--also` into the name of the cluster on the page, and the options that
+/// select the cluster.
 fn further(text: &str) -> (&str, ClusterArgs) {
     let Some((name, place)) = text.split_once('=') else {
         return (text, ClusterArgs { cluster: Some(text.into()), token_file: None });
     };
-    // A comma also separates the addresses of several management nodes. They contain no slash.
+    // A comma also separates the addresses of several management nodes, but addresses contain no
+    // slash.
     let (cluster, token_file) = match place.rsplit_once(',') {
         Some((cluster, file)) if file.contains('/') => (cluster, Some(PathBuf::from(file))),
         _ => (place, None),

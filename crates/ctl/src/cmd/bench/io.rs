@@ -259,12 +259,12 @@ fn as_table(outcome: &Outcome) -> String {
     format!("{}\n{}\n{}{notes}", about(outcome), render(&shown), render(&summaries))
 }
 
-/// Function that returns the result of a phase as a share of a limit. 1 means that the phase
-/// reached the limit.
+/// Function that divides the rate of a phase by a hardware limit that the user has named. The
+/// result 1 means that the phase reached the limit.
 type Share = Box<dyn Fn(&PhaseRecord) -> f64>;
 
-/// Returns a table column for each limit that the user named: its title, and the function that
-/// computes its values.
+/// Returns a table column for each hardware limit that the user named: the title of the column, and
+/// the function that computes the cells.
 fn limits(plan: &Plan) -> Vec<(&'static str, Share)> {
     let mut found: Vec<(&str, Share)> = Vec::new();
     if let Some(limit) = plan.limit_bytes_per_s {

@@ -143,7 +143,8 @@ fn plan(args: &MetadataArgs, preset: Option<&MetadataPreset>) -> Result<Plan> {
     // As in mdtest, a command line that names no phase requests all phases.
     let all = names_no_phase && preset.is_none();
     let of_preset = names_no_phase && preset.is_some();
-    // A number of items for the whole tree (-n) replaces the number for each directory.
+    // The option `-n`, the number of items in the whole tree, replaces the preset's number of items
+    // in each directory.
     let per_directory = preset.filter(|_| args.items.is_none()).map(|it| it.items_per_directory);
     let directory = path_on_hosts(&args.place, &args.directory, "directory (-d)")?;
     Ok(Plan {

@@ -1,5 +1,5 @@
-//! Subcommands of `skep bench`, their lists of hosts, and the thread that interrupts a run at a
-//! signal. [`witness`] prints progress and results.
+//! The subcommands of `skep bench`, the lists of hosts in their arguments, and the thread that
+//! interrupts a run when a signal arrives. [`witness`] prints progress and results.
 
 mod args;
 mod io;
@@ -178,7 +178,7 @@ fn warm_ups(phases: impl IntoIterator<Item = (&'static str, Vec<f64>)>) -> Strin
 fn end_on_signals() -> Result<()> {
     let numbers = skep_env::Signals::not_ignored(&[libc::SIGINT, libc::SIGTERM]);
     // Blocks the signals in this thread and in all threads that this thread starts after this call.
-    // The thread that is started below waits for the signals.
+    // The thread that `spawn_thread` starts below waits for the signals.
     drop(skep_env::Signals::take(&numbers)?);
     skep_env::spawn_thread("signals".into(), None, move || {
         let waited = skep_env::block_on(async move {

@@ -104,7 +104,7 @@ pub(crate) fn run(args: &NetArgs) -> Result<ExitCode> {
 
 /// Returns an upper bound for the number and size of the results. Each pair of a sender and a
 /// service has one result for each measured quantity. A result has one record for each stream, and
-/// one for each 16 round trips.
+/// one more record for each 16 round trips.
 fn size(plan: &Plan, hosts: usize, servers: usize, processes: u32) -> Size {
     let pairs = (hosts + servers) as u64 * servers as u64 + 1;
     let each = u64::from(plan.streams) + u64::from(plan.round_trips) / 16 + 1;
@@ -227,8 +227,8 @@ fn as_table(outcome: &Outcome) -> String {
     text + &outliers(outcome) + &paths(outcome)
 }
 
-/// Returns a text about the probed paths from hosts to services. The text lists the paths on which
-/// packets of the interface's MTU do not arrive.
+/// Returns a text about the probed network paths from hosts to services. The text lists each path
+/// on which packets of the MTU of the host's interface do not arrive.
 fn paths(outcome: &Outcome) -> String {
     let (mut small, mut unknown) = (String::new(), Vec::new());
     for path in &outcome.paths {

@@ -16,13 +16,14 @@ const GIB: u64 = 1 << 30;
 /// The number of bytes that each process transfers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Block {
-    /// This number of bytes, with any number of processes.
+    /// Each process transfers this number of bytes, for any number of processes.
     Each(u64),
-    /// An equal share of `total` bytes, or `each` bytes if there are fewer than `below` processes.
+    /// Each process transfers an equal share of `total` bytes. If there are fewer than `below`
+    /// processes, each process transfers `each` bytes instead.
     Share { total: u64, below: u64, each: u64 },
 }
 
-/// A switch that a set turns on: the letter of the option, and its long name.
+/// An option without a value that a set turns on: the letter and the long name of the option.
 pub(super) type Switch = (char, &'static str);
 
 const FILE_PER_PROCESS: Switch = ('F', "file-per-process");
@@ -183,7 +184,7 @@ impl IoPreset {
         self.switches.iter().any(|(it, name)| *it == letter && !is_left_out(name))
     }
 
-    /// Returns the options of the set, as a user would write them.
+    /// Returns the options of the set in the form of a command line.
     fn options(&self) -> String {
         let mut words = vec![format!("-t {}", short(self.transfer_bytes))];
         if let Block::Each(bytes) = self.block {

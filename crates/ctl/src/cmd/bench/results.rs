@@ -4,8 +4,8 @@
 //! The first line describes the benchmark, the next lines are results, and the last line marks the
 //! end of the run. If the file system supports allocation, the command allocates disk space for all
 //! lines before the first measurement. So a disk that fills up during the run causes no loss of
-//! results. If a line cannot be written nevertheless, the file keeps the earlier lines and the run
-//! continues.
+//! results. If the write of a line fails nevertheless, the file keeps the earlier lines, and the
+//! run continues.
 //!
 //! If the run had no result, the file is removed at the end.
 
@@ -19,16 +19,16 @@ use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-/// Maximum length in bytes of a line of the results file, without the records of the processes. A
-/// line contains one result, mainly the histogram of latencies.
+/// Maximum length in bytes of a line of the results file. The records of the processes are not
+/// included. A line contains one result, mainly the histogram of latencies.
 const LINE_BYTES: u64 = 4 << 10;
 /// Maximum size of the record of one process, stream or round trip, in bytes.
 const PART_BYTES: u64 = 512;
 /// Maximum size of the record of one process in bytes, if an external program writes the record.
 const REPORT_BYTES: u64 = 16 << 10;
 
-/// Upper bounds for the results of a run. The command allocates disk space for results of these
-/// lengths.
+/// Upper bounds for the number and the lengths of the results of a run. The command allocates disk
+/// space for the maximum.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Size {
     /// Number of results, each on one line.
@@ -100,7 +100,8 @@ impl ResultFile {
         Ok(made)
     }
 
-    /// Appends a result to the file. After the first error, this type writes no further result.
+    /// Appends a result to the file. After the first failed write, this method writes no further
+    /// result.
     pub(super) fn keep(&mut self, result: &impl Serialize) {
         if self.failure.is_none() {
             match self.append(result) {
@@ -137,8 +138,8 @@ impl ResultFile {
 
     fn reserve(&self, bytes: u64) -> Result<()> {
         match rustix::fs::fallocate(&self.file, FallocateFlags::KEEP_SIZE, self.len, bytes) {
-            // The file system does not support allocation, so a write reports a full disk only when
-            // the disk is full.
+            // On a file system without allocation, the command detects a full disk only when it
+            // writes a result.
             Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INTR) => Ok(()),
             Err(errno) => {
                 let what =
@@ -148,7 +149,7 @@ impl ResultFile {
         }
     }
 
-    /// Writes and syncs a line. On an error, truncates the partly written line.
+    /// Writes and syncs a line. After an error, removes the partly written line from the file.
     fn append(&mut self, what: &impl Serialize) -> Result<()> {
         let mut line = serde_json::to_string(what)
             .map_err(|error| Error::new(ErrorCode::Io, error.to_string()))?;

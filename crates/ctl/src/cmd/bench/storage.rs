@@ -32,8 +32,7 @@ pub(crate) struct StorageArgs {
     options: StorageOptions,
 }
 
-/// The way in which the benchmark measures storage targets. `storage` and `slow-targets` share
-/// these options.
+/// The options of the measurement of storage targets, which `storage` and `slow-targets` share.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub(super) struct StorageOptions {
     /// Only these targets: ids separated by commas [default: all]
@@ -74,7 +73,7 @@ pub(crate) fn run(args: &StorageArgs) -> Result<ExitCode> {
     finish(&outcome)
 }
 
-/// Returns the JSON of the last line in the file of results.
+/// Returns the last line of the file of results, as JSON.
 pub(super) fn end(outcome: &Outcome) -> Value {
     json!({"kind": "end", "failure": outcome.failure})
 }

@@ -14,7 +14,8 @@ pub(super) struct Report<T> {
     /// The measurement.
     #[serde(flatten)]
     pub(super) outcome: T,
-    /// CPU use of this machine from the first phase to the end. `None` outside of labs.
+    /// CPU use of this machine from the first phase to the end of the benchmark. `None` outside of
+    /// labs.
     pub(super) cpu: Option<CpuUse>,
     /// Whether the measurement is valid. `None` outside of labs.
     pub(super) is_valid: Option<bool>,
@@ -47,8 +48,8 @@ impl Watch {
         Self { is_in_lab: place.lab.is_some(), running: None }
     }
 
-    /// Starts to measure the CPU use when the first phase begins. Before that, the run only
-    /// connects to hosts and starts processes.
+    /// Starts to measure the CPU use when the first phase begins. Before the first phase, the run
+    /// only connects to hosts and starts processes.
     pub(super) fn look(&mut self, progress: &Progress) {
         if self.is_in_lab && self.running.is_none() && matches!(progress, Progress::Phase { .. }) {
             self.running = Some(CpuWatch::start());

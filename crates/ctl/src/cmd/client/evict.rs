@@ -133,8 +133,8 @@ async fn line(users: &Users, client: NodeId, is_dry_run: bool) -> Result<Evictio
     })
 }
 
-/// Returns an error for a client that is alive. An eviction would only cause errors in the programs
-/// of this client.
+/// Returns an error for a client that is alive, because an eviction would only cause errors in the
+/// programs of this client.
 fn refuse_alive(line: &Eviction) -> Result<()> {
     if line.reachability != reachability(Reachability::Online) {
         return Ok(());

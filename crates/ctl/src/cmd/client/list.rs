@@ -16,8 +16,9 @@ const EXAMPLES: &[Example] = &[
     ("list the last evictions: when, why, and the last contact", "skep client list --evicted"),
 ];
 
-/// The text in place of the time of the last heartbeat, if the leader of management has received no
-/// heartbeat of the client. A new leader does not have the times of earlier leaders.
+/// The table has this text instead of the time of the last heartbeat if the leader of management
+/// has received no heartbeat of the client. A new leader does not have the times of earlier
+/// leaders.
 const BEFORE_LEADER: &str = "before this leader";
 
 /// List all mounts: host, process, mount point, start, last heartbeat, sessions, open files

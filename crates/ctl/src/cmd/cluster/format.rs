@@ -26,7 +26,7 @@ pub(crate) struct FormatArgs {
 /// The JSON output of the command.
 #[derive(Debug, Default, Serialize)]
 struct FormatReport {
-    /// Number of metadata targets in the groups that serve the namespace.
+    /// Number of metadata targets in all groups that serve the namespace.
     metadata_targets: usize,
     /// The text for people.
     #[serde(skip)]

@@ -58,7 +58,8 @@ fn as_table(lines: &[SettingLine]) -> String {
             line.meaning.to_owned(),
         ]);
     }
-    // The table wraps a text about a setting that is longer than its column.
+    // If the meaning of a setting is longer than the column, the table breaks the meaning into
+    // lines.
     shown.set_content_arrangement(ContentArrangement::Dynamic).set_width(TABLE_WIDTH);
     render(&shown)
 }

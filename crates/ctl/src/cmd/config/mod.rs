@@ -39,7 +39,7 @@ struct SettingLine {
     name: &'static str,
     value: u64,
     default: u64,
-    /// The name of the setting's value, if the possible values have names.
+    /// The name of the setting's value. `None` if the setting is a number.
     word: Option<&'static str>,
     /// The names of all possible values, in ascending order of the values. Empty if the setting is
     /// a number.
@@ -72,7 +72,8 @@ fn line(setting: &'static Setting, map: &ClusterMap) -> SettingLine {
     }
 }
 
-/// Returns a value as text for people: its name, or its number with the unit.
+/// Returns the value of a setting as text for people: the name of the value, or the number with its
+/// unit.
 fn in_unit(setting: &Setting, value: u64) -> String {
     match setting.unit {
         Unit::Milliseconds => Interval(Duration::from_millis(value)).to_string(),
@@ -87,7 +88,7 @@ fn in_unit(setting: &Setting, value: u64) -> String {
     }
 }
 
-/// Parses a number with its unit, or the name of a value.
+/// Parses the value of a setting: a number with its unit, or a name.
 fn parse(setting: &Setting, text: &str) -> Result<u64> {
     let wrong = |what: String| {
         Error::new(

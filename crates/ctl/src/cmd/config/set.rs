@@ -42,7 +42,7 @@ struct SettingChange {
     name: &'static str,
     before: u64,
     value: u64,
-    /// The name of the new value, if the possible values have names.
+    /// The name of the new value. `None` if the setting is a number.
     word: Option<&'static str>,
     unit: &'static str,
     is_dry_run: bool,

@@ -18,11 +18,11 @@ use std::process::{Command, ExitStatus};
 
 /// Maximum length of a process's error text in a message.
 const MOST_REASON: usize = 500;
-/// Time limit in seconds of a process with the rights of a user. A batch system waits for the end
-/// of this process.
+/// Time limit in seconds for a process with the rights of a user. The limit is necessary because a
+/// batch system waits until the process ends.
 const MOST_SECONDS: u32 = 24 * 3600;
 
-/// The way in which the coordinator starts processes on the hosts.
+/// The ways in which the coordinator (the process of the command) starts processes on the hosts.
 #[derive(Debug)]
 pub(in crate::cmd) enum Transport {
     /// Processes are started by ssh on the hosts of a deployment.

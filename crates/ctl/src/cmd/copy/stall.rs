@@ -8,14 +8,15 @@ use std::time::Duration;
 /// same.
 const SILENCE: Duration = Duration::from_secs(60);
 
-/// The last progress of a copy.
+/// The counts and the time of the last progress of a copy.
 #[derive(Debug, Default)]
 pub(super) struct StallWatch {
-    /// Numbers of entries found, of complete entries, of bytes and of problems.
+    /// Numbers of found entries, of completely copied entries, of copied bytes and of problems.
     last: [u64; 4],
-    /// Duration of the copy at its last progress.
+    /// Time from the start of the copy to its last progress.
     changed: Duration,
-    /// Duration of the copy at its last progress or at the last warning, the later of the two.
+    /// Time from the start of the copy to its last progress or to the last warning, whichever is
+    /// later.
     warned: Duration,
 }
 

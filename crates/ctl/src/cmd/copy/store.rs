@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Default length of the parts in which a large object is uploaded, the same as for large files.
+/// Default length of the parts in which a large object is uploaded.
 const PART: &str = "64MiB";
 
 /// Where URLs contain the name of the bucket.
@@ -82,8 +82,8 @@ pub(in crate::cmd) struct Stores {
 }
 
 impl StoreArgs {
-    /// Returns the settings of the options, with the credentials of this process. `None` means that
-    /// neither the source nor the destination is in an object store.
+    /// Returns the settings from the options, with the credentials of this process. `None` means
+    /// that neither the source nor the destination is in an object store.
     pub(in crate::cmd) fn open<'a>(
         &self,
         paths: impl IntoIterator<Item = &'a Path>,
@@ -100,8 +100,8 @@ impl StoreArgs {
         Ok(Some(Stores { settings, part: self.part()?, owners: self.s3_owners, provider }))
     }
 
-    /// Returns the settings of the options, with the credentials that the coordinator of this
-    /// process has found.
+    /// Returns the settings from the options, with the credentials that this process has received
+    /// from its coordinator.
     pub(super) fn given(&self, credentials: Option<Credentials>) -> Result<Stores> {
         let provider = Arc::new(Provider::given(credentials));
         let (settings, part) = (self.settings(), self.part()?);
@@ -221,9 +221,10 @@ impl Stores {
         }
         let found = pairs(sources, destination, |path| match is_store(path) {
             true => remote(path).is_ok_and(|it| {
-                // A source in an object store is a directory unless its key is an object. If the
-                // request for the object fails, the copy reports the error later. A destination in
-                // an object store is a directory only if its key is empty or ends with `/`.
+                // A source in an object store is a directory unless an object has exactly its key.
+                // If the request for the object fails, the copy reports the error later. A
+                // destination in an object store is a directory only if its key is empty or ends
+                // with `/`.
                 let is_object =
                     || !is_up && matches!(clients[&it.bucket].head(&it.key), Ok(Some(_)));
                 it.key.is_empty() || it.key.ends_with('/') || (!is_up && !is_object())

@@ -42,15 +42,15 @@ fn watch() -> Receiver<Credentials> {
     });
     std::thread::spawn(move || {
         while receiver.recv_timeout(LEASE).is_ok() {}
-        // Exits without cleaning up, as after a kill. The copies that are being written stay
-        // incomplete.
+        // Exits without cleaning up, as if the process were killed. Files that the process was
+        // copying stay incomplete.
         std::process::exit(1);
     });
     received
 }
 
-/// Returns the settings for object stores, with the credentials of the coordinator. `None` means
-/// that neither the source nor the destination is in an object store.
+/// Returns the settings for object stores, with the credentials that the coordinator has sent.
+/// `None` means that neither the source nor the destination is in an object store.
 fn stores(
     args: &StoreArgs,
     mut paths: impl Iterator<Item = PathBuf>,

@@ -41,7 +41,8 @@ const EXAMPLES: &[Example] = &[
     ("add the logs and kernel facts of two other hosts", "skep debug bundle --ssh root@s1,root@s2"),
 ];
 
-/// Maximum number of bytes of each log in a bundle. Of a longer log, the bundle contains the end.
+/// Maximum number of bytes of each log in a bundle. If a log is longer, the bundle contains only
+/// its last bytes.
 const LOG_BYTES: u64 = 4 << 20;
 
 /// Maximum number of lines of the journal in a bundle.
@@ -75,7 +76,7 @@ const MAX_OPERATIONS: usize = 3;
 /// Maximum number of hosts that the output names.
 const SHOWN_HOSTS: usize = 20;
 
-/// Files of this host with facts about it and its kernel.
+/// Files of this host with facts about the host and its kernel.
 const FACTS: &[&str] = &[
     "/proc/version",
     "/proc/cpuinfo",
@@ -235,7 +236,7 @@ struct Writer {
 
 impl Writer {
     /// Writes the whole bundle. Returns the results of the hosts in `others`. If `others` is
-    /// `None`, also returns the other hosts of services.
+    /// `None`, also returns the names of the other hosts on which services run.
     fn write_all(
         &mut self,
         args: &BundleArgs,
@@ -351,14 +352,14 @@ impl Writer {
         let mounts = files_in(Path::new(LOGS_OF_ROOT), &["log"]);
         for (number, log) in mounts.into_iter().enumerate() {
             let name = log.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            // The number distinguishes logs whose names are equal after the archive has shortened
-            // the names.
+            // The archive shortens long names of logs, and two shortened names may be equal. The
+            // number makes the names different.
             self.add_file(&format!("{MOUNT_LOGS}{number}-{name}"), &log)?;
         }
         Ok(())
     }
 
-    /// Removes the secrets from a text, and then adds the text.
+    /// Removes the secrets from a text, and then adds the text to the archive.
     fn add(&mut self, name: &str, text: &str) -> Result<()> {
         let text = redacted(text, &self.secret);
         self.archive.add(&format!("{}/{name}", self.folder), text.as_bytes())

@@ -1,8 +1,8 @@
 //! The archives of other hosts in a bundle: each host writes an archive with its logs, settings and
 //! kernel facts to the standard output of an ssh session.
 //!
-//! Limits bound the size and the time of each archive. If a host does not answer, the bundle lacks
-//! only the archive of this host.
+//! The size of each archive and the time for writing it are limited. If a host does not answer, the
+//! bundle lacks only the archive of this host.
 
 use serde::Serialize;
 use skep_deploy::hosts::{Deployment, Host};
@@ -121,12 +121,14 @@ fn run(command: &Command, seconds: u32, most: u64) -> std::io::Result<Session> {
     let reader = std::thread::spawn(move || {
         let mut bytes = Vec::new();
         let _ = errors.by_ref().take(MOST_ERROR_BYTES).read_to_end(&mut bytes);
-        // The thread also reads the rest, because the session would wait if the pipe were full.
+        // The thread also reads all further bytes, because the session would wait if the pipe were
+        // full.
         let _ = std::io::copy(&mut errors, &mut std::io::sink());
         String::from_utf8_lossy(&bytes).into_owned()
     });
     let mut bytes = Vec::new();
-    // The pipe is closed after this statement, so that a session that writes more ends.
+    // After this statement, the pipe is closed. A session that writes more bytes then gets an
+    // error, and ends.
     let read = output.take(most).read_to_end(&mut bytes);
     let status = child.wait()?;
     let errors = reader.join().unwrap_or_default();
@@ -134,7 +136,7 @@ fn run(command: &Command, seconds: u32, most: u64) -> std::io::Result<Session> {
     Ok(Session { status, output: bytes, errors })
 }
 
-/// Replaces each occurrence of the secret by the same number of other bytes. So the archive stays
+/// Overwrites each byte of each occurrence of the secret by another byte. So the archive stays
 /// readable, because no length in the archive changes.
 pub(super) fn hide(archive: &mut [u8], secret: &str) {
     let secret = secret.as_bytes();

@@ -49,7 +49,7 @@ impl PartialFile {
     /// Starts a thread that removes the file and ends the process when one of `signals` arrives.
     ///
     /// # Errors
-    /// Returns an error if the process is out of threads.
+    /// Returns an error if the process cannot start a thread.
     pub(super) fn remove_at(&self, signals: EndingSignals) -> Result<()> {
         let temporary = self.temporary.clone();
         signals.follow(move |number| {
@@ -59,7 +59,8 @@ impl PartialFile {
         })
     }
 
-    /// Removes the file. Ignores errors, because the caller reports why it removes the file.
+    /// Removes the file. Ignores errors, because the caller already reports another error, the
+    /// reason for the removal.
     pub(super) fn remove(&self) {
         let _ = std::fs::remove_file(&self.temporary);
     }

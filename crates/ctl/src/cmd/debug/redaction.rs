@@ -1,4 +1,4 @@
-//! Removes secrets from texts before they leave the host.
+//! Removes secrets from texts before the texts leave the host.
 //!
 //! The module defines the rules that find secrets. Secrets are the secret of the cluster, join
 //! tokens, passwords in addresses, the paths of webhooks, and the values of settings with names
@@ -8,8 +8,8 @@
 const REMOVED: &str = "[removed]";
 /// Beginning of a join token.
 const TOKEN: &str = "skep1-";
-/// Words that mark the name of a setting whose value is a secret. If the setting names a file, its
-/// value is not removed.
+/// Words that mark the name of a setting whose value is a secret. If the name also contains `file`,
+/// the value is a path and is not removed.
 const SECRET_WORDS: [&str; 4] = ["password", "secret", "token", "passwd"];
 /// Word that marks the name of a setting whose value is an address with a secret path. A chat
 /// server accepts notifications from every sender that has this address.
@@ -58,8 +58,8 @@ fn without_passwords(line: &str) -> String {
     text
 }
 
-/// Changes the part of each address in a line that follows its scheme, such as `host/path?a=b` of
-/// `http://host/path?a=b`.
+/// Applies `change` to each address in a line, without the scheme of the address: to
+/// `host/path?a=b` of `http://host/path?a=b`.
 fn change_addresses(line: &str, change: impl Fn(&str) -> String) -> String {
     let mut parts = line.split("://");
     let mut text = parts.next().unwrap_or_default().to_owned();
@@ -95,9 +95,9 @@ fn without_paths(line: &str) -> String {
     })
 }
 
-/// Removes the value of `name = value` if `name` is the name of a secret. If the value is the
-/// address of a webhook, removes only its path. Keeps the value if it is the path of a file that
-/// contains a secret.
+/// Removes the value of `name = value` if `name` is the name of a secret. If the name is the name
+/// of a webhook, removes only the paths of addresses in the value. If the name is the name of a
+/// file, as in `password_file`, keeps the value.
 fn without_values(line: &str) -> String {
     let Some((name, value)) = line.split_once('=') else { return line.to_owned() };
     let last = name.trim().rsplit(['.', ' ', '"']).next().unwrap_or_default().to_ascii_lowercase();

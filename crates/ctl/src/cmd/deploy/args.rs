@@ -15,7 +15,7 @@ use std::fs::{File, TryLockError};
 use std::io::Write as _;
 use std::path::PathBuf;
 
-/// The hosts file, and options for the work on its hosts.
+/// The hosts file, and the options of all commands that work on its hosts.
 #[derive(Debug, Args)]
 pub(super) struct DeployArgs {
     /// Hosts file: hosts, roles, disks (docs/operations/deploying.md)
@@ -35,8 +35,8 @@ impl DeployArgs {
     pub(super) fn run<T>(&self, command: impl FnOnce(&Run<'_>) -> T) -> Result<T> {
         let deployment = Deployment::read(&self.hosts)?;
         monitor_settings::check(&deployment)?;
-        // The lock on the hosts file is held until the command ends, so that two runs do not work
-        // on the same hosts.
+        // The command holds a lock on the hosts file until its end, so that two commands do not
+        // change the same hosts.
         let lock = File::open(&self.hosts)?;
         lock.try_lock().map_err(|error| match error {
             TryLockError::WouldBlock => Error::new(
@@ -161,7 +161,7 @@ pub(super) fn hosts_as_text(outcome: &Outcome) -> String {
     text
 }
 
-/// Returns the line about the management nodes. Empty if the cluster has only one of them.
+/// Returns the line about the management nodes. Empty if the cluster has only one management node.
 fn management(outcome: &Outcome) -> String {
     if outcome.management.len() < 2 {
         return String::new();
@@ -179,7 +179,7 @@ fn management(outcome: &Outcome) -> String {
     format!("Management: {}\n", nodes.join(", "))
 }
 
-/// Returns the lines about the copies of metadata. Empty if there is only one copy.
+/// Returns the lines about the copies of metadata. Empty if the cluster has only one copy.
 fn copies(outcome: &Outcome) -> String {
     if outcome.copies < 2 {
         return String::new();

@@ -4,9 +4,9 @@ use skep_cluster::state::closed_groups;
 use skep_types::{Chooser, ClusterMap, Component, FileKind, GroupId};
 use std::fmt::Write;
 
-/// Describes the effect of lost and closed targets among the groups of a component: for a
-/// directory, the effect on its new files, and for a file, the effect on its bytes. Returns an
-/// empty text if no such target has an effect.
+/// Describes the effect of lost and closed targets in the groups of a component. For a directory,
+/// describes the effect on its new files, and for a file, the effect on its bytes. Returns an empty
+/// text if lost and closed targets have no effect.
 pub(super) fn effect_of_absent(map: &ClusterMap, kind: FileKind, groups: &[GroupId]) -> String {
     let mut text = String::new();
     for closed in closed_groups(map).iter().filter(|it| groups.contains(&it.group)) {

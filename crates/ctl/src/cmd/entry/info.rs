@@ -115,7 +115,8 @@ struct ComponentInfo {
 struct Stripe {
     /// Name of the chunk file. `None` if the entry is a directory.
     chunk_file: Option<String>,
-    /// Path of the chunk file on its server. The file exists only if data was written to it.
+    /// Path of the chunk file on its server. The chunk file exists only if a client has written
+    /// data to it.
     chunk_file_path: Option<String>,
     #[serde(flatten)]
     place: TargetLocation,
@@ -137,7 +138,8 @@ pub(crate) fn run(args: InfoArgs) -> Result<()> {
             return Ok(());
         }
         // In formats other than JSON, CSV and XML, the command prints each file immediately after
-        // reading its details, so its memory does not grow with the number of files.
+        // reading the details of this file. So the memory of the command does not grow with the
+        // number of files.
         let blank_line = if is_first { "" } else { "\n" };
         is_first = false;
         print(&info, |info| blank_line.to_owned() + &as_text(info, verbose))
@@ -219,8 +221,8 @@ fn special(
         metadata: map.shard_group(inode.shard()).map(|group| place(map, group)),
         size_bytes: found.size(),
         links: u32::try_from(found.nlink()).unwrap_or(u32::MAX),
-        // The kernel opens links, pipes, sockets and devices itself and does not notify the mount,
-        // so no session has them open.
+        // The kernel opens symbolic links, pipes, sockets and devices without a request to the
+        // mount. So no session has such a file open.
         open_sessions: 0,
         modified_at: utc(Timestamp { seconds: found.mtime(), nanoseconds }),
         pattern: None,

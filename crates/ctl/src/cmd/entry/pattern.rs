@@ -94,7 +94,7 @@ pub(super) fn text(asked: &PatternArgs) -> Result<String> {
 /// not checked.
 ///
 /// # Errors
-/// `InvalidArgument`. The error names the wrong word of the text.
+/// `InvalidArgument`. The error names the invalid word of the text.
 pub(super) fn check(text: &str) -> Result<()> {
     let nowhere = skep_types::ClusterMap::empty(skep_types::ClusterId::new([0; 16]));
     match skep_cluster::pattern_text::parse(text, &nowhere) {
@@ -113,8 +113,8 @@ pub(crate) fn set(path: &Path, text: &str) -> Result<()> {
         .map_err(|errno| explained(errno, path, text))
 }
 
-/// Returns a note for people if the file got fewer targets than `asked` requests. `pattern` is the
-/// pattern that the file got.
+/// Returns a note for people if the file got fewer targets than the user has requested with the
+/// options in `asked`. `pattern` is the pattern that the file got.
 pub(super) fn fewer_targets(asked: &PatternArgs, pattern: &str) -> Option<String> {
     let asked = asked.num_targets.as_deref()?.parse::<usize>().ok()?;
     let words = pattern.split(['/', ',']);

@@ -72,7 +72,7 @@ pub(crate) fn run(args: &SetArgs) -> Result<()> {
     if let Some(text) = &text {
         pattern::check(text)?;
     }
-    // Checks all paths before it changes the first path.
+    // Check all paths before the first path is changed.
     for path in paths {
         let (_, place) = entry_at(path)?;
         query.check_mount(&place)?;

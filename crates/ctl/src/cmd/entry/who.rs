@@ -97,7 +97,7 @@ fn as_table(lines: &[FileUser], paths: usize) -> String {
         return format!("No client has {what} open.\n");
     }
     let titles = ["CLIENT", "HOST", "MOUNT POINT", ">READERS", ">WRITERS", "LOCKS", "PATH"];
-    // If the user gave only one path, the table omits the column with the path.
+    // If the arguments contain only one path, the table omits the column with the path.
     let columns = if paths == 1 { titles.len() - 1 } else { titles.len() };
     let mut shown = table(&titles[..columns]);
     for line in lines {

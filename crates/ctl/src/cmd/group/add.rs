@@ -16,9 +16,9 @@ const ADD_EXAMPLES: &[Example] =
 const REMOVE_EXAMPLES: &[Example] =
     &[("take metadata target 5, whose disk is lost, out of group 2", "skep group remove 2 5")];
 
-/// Number of attempts to remove a member that serves. Each attempt first makes the member stop
-/// serving, and then removes the member. Between the two steps, the primary may have let the member
-/// serve again.
+/// Number of attempts to remove a member that serves. Each attempt first drops the member, so that
+/// the member no longer serves, and then removes the member. Between the drop and the removal, the
+/// primary may have let the member serve again.
 const ATTEMPTS: u32 = 5;
 
 /// Give a metadata group a further member, which gets a copy of the metadata

@@ -80,9 +80,9 @@ pub(crate) fn move_primary(args: MoveArgs) -> Result<()> {
     })
 }
 
-/// Returns the group after the change, and whether this command has changed it. Changes nothing if
-/// the member is already the primary, unless the group waits for a decision after a restore of
-/// management.
+/// Changes a member, and returns its group after the change. Also returns whether this command has
+/// changed the group. Changes nothing if the member is already the primary, unless the group waits
+/// for a decision after a restore of management.
 fn change(args: MemberArgs, change: MemberChange) -> Result<(ChangedGroup, bool)> {
     let MemberArgs { query, group, target } = args;
     let access = query.access(None)?;

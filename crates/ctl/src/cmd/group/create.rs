@@ -105,8 +105,8 @@ fn group_of_exactly<'a>(map: &'a ClusterMap, targets: &[TargetId]) -> Option<&'a
     map.groups.iter().find(is_same)
 }
 
-/// Returns the facts about a new group that an administrator may not expect. `map` is older than
-/// the group.
+/// Returns the facts about a new group that an administrator may not expect. `map` was read before
+/// the command created the group.
 fn notes(map: &ClusterMap, members: &[&Target], group: u32) -> Vec<String> {
     let is_metadata = members.iter().all(|target| target.kind == TargetKind::Metadata);
     let (found, wanted) = (members.len(), usize::from(map.policy.metadata_copies));

@@ -39,11 +39,11 @@ struct GroupStatus {
     primary: u32,
     /// LSN of the primary's last log record. `None` if the primary does not answer.
     last: Option<u64>,
-    /// LSN up to which the log is held: appended by the primary and by each member that its replies
-    /// wait for.
+    /// LSN of the last log record that the primary, and each member for which the primary's replies
+    /// wait, have appended.
     held: Option<u64>,
-    /// LSN up to which the log is safe: synced by the primary and by each member that its replies
-    /// wait for.
+    /// LSN of the last log record that the primary, and each member for which the primary's replies
+    /// wait, have synced.
     safe: Option<u64>,
     /// Whether the primary may reply to clients.
     may_answer: Option<bool>,
@@ -53,7 +53,7 @@ struct GroupStatus {
     /// primary.
     error: Option<String>,
     /// The problem that a serving primary has reported to management, for example that replies also
-    /// wait for its own disk.
+    /// wait for the disk of the primary.
     note: Option<String>,
     members: Vec<MemberStatus>,
 }
@@ -67,11 +67,11 @@ struct MemberStatus {
     synced: Option<u64>,
     /// Number of the primary's log records that the member has not appended.
     lag: Option<u64>,
-    /// Age of the newest request of the primary that the member has acknowledged.
+    /// Time since the primary sent the newest request that the member has acknowledged.
     silent_ms: Option<u64>,
     needs_copy: bool,
-    /// Total size of the log records that the member lacks. `None` if the primary has no such
-    /// number, or if the member gets a copy.
+    /// Total size of the log records that the member lacks. `None` if the primary does not know
+    /// this size, or if the member gets a copy.
     missing_bytes: Option<u64>,
     /// The copy of the store that the primary sends to the member.
     copy: Option<CopyStatus>,

@@ -13,14 +13,15 @@ use skep_types::{ClusterMap, TargetId};
 /// The balances, as JSON.
 #[derive(Debug, Serialize)]
 pub(super) struct Balances {
-    /// Length of the time span whose work was compared.
+    /// Length of the time span in which the work of the targets was compared.
     span_seconds: f64,
     metadata_work: Balance,
     storage_space: Balance,
 }
 
 impl Balances {
-    /// Returns the balance of the work in `evidence`, and of the space in the map.
+    /// Returns the balance of the metadata work in `evidence`, and of the used storage space in the
+    /// map.
     pub(super) fn of(evidence: &Evidence, map: &ClusterMap) -> Self {
         let mut work = WorkByTarget::new();
         add_work(&mut work, evidence);
@@ -31,7 +32,8 @@ impl Balances {
         }
     }
 
-    /// Replaces the balance of work by the balance of the last minute, if the monitor has sent one.
+    /// Replaces the balance of work by the balance of the last minute, if the monitor has sent this
+    /// balance.
     pub(super) fn take_minute(&mut self, monitor: &MonitorHealth) {
         if let Some(minute) = &monitor.balance {
             self.span_seconds = minute.span_seconds;

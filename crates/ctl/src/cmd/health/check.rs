@@ -72,11 +72,12 @@ pub(crate) struct CheckArgs {
     pub(super) history: Option<PathBuf>,
 }
 
-/// Time for which the latencies of targets are measured and then compared.
+/// Duration of the measurement of the latencies of targets. Afterwards the command compares the
+/// latencies.
 const SPAN: Duration = Duration::from_secs(2);
 
-/// Time without a reply of management after which the command prints that it still waits for
-/// management.
+/// Time without a reply of management after which the command prints that management has not
+/// replied.
 const QUIET: Duration = Duration::from_secs(2);
 
 /// Maximum age of an eviction that a note of the report mentions.
@@ -121,7 +122,7 @@ async fn patient_map(access: &Access) -> Result<ClusterMap> {
     if let Some(map) = skep_env::timeout(QUIET, asking.as_mut()).await {
         return map;
     }
-    // In the other formats, standard error is for errors in JSON.
+    // In all other formats, standard error contains only errors in JSON.
     if format() == OutputFormat::Table {
         warn(&format!("management has not replied for {QUIET:?}, so the check takes longer"));
     }

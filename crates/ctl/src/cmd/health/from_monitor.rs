@@ -15,10 +15,10 @@ use skep_types::text::escape_controls;
 use skep_types::{Error, ErrorCode, Result, Timestamp};
 use std::time::Duration;
 
-/// Time limit for the reply of the monitor. The command's own measurement takes the same time.
+/// Time limit for the reply of the monitor. The command measures latencies for the same time.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// The rule about backups. The maximum age of a backup is a setting of the monitor. So this command
-/// evaluates the rule itself only if the monitor does not answer.
+/// The rule that reports missing backups. The monitor has a setting for the maximum age of a
+/// backup. So this command evaluates the rule itself only if the monitor does not answer.
 const NO_BACKUP: &str = "no-backup";
 
 /// A finding of the monitor.

@@ -1,5 +1,5 @@
-//! The file of `skep health check --watch --history FILE`. It contains the newest changes of
-//! problems, one JSON value in each line.
+//! The file of `skep health check --watch --history FILE`. The file contains the newest starts and
+//! ends of problems, one JSON value in each line.
 //!
 //! This module writes the file, and limits its length. The module [`super::watch`] finds the
 //! changes.
@@ -10,8 +10,8 @@ use skep_types::{Error, ErrorCode, Result};
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 
-/// Maximum number of changes in the file. If there are more, the oldest changes are removed. A
-/// cluster with ten outages a day has this number of changes after seven weeks, and the file is
+/// Maximum number of starts and ends of problems in the file. If there are more, the oldest lines
+/// are removed. A cluster with ten outages a day reaches this number after seven weeks. The file is
 /// then about 300 KiB long.
 const MAX_CHANGES: usize = 1000;
 
@@ -27,7 +27,7 @@ impl OutageHistory {
     /// Reads the history from `file`. If the file does not exist, the history is empty.
     ///
     /// # Errors
-    /// - `Configuration` if a line of the file does not contain a change.
+    /// - `Configuration` if a line of the file is not the start or the end of a problem.
     /// - Errors of the file system, with the path.
     pub(super) fn open(file: &Path) -> Result<Self> {
         let text = match std::fs::read_to_string(file) {
@@ -54,8 +54,8 @@ impl OutageHistory {
         Ok(Self { file: file.to_owned(), lines })
     }
 
-    /// Adds changes to the history, and replaces the file. Does not write the file if `changes` is
-    /// empty.
+    /// Adds starts and ends of problems to the history, and replaces the file. Does not write the
+    /// file if `changes` is empty.
     ///
     /// # Errors
     /// Errors of the file system, with the path.

@@ -9,7 +9,7 @@ use skep_types::{Error, ErrorCode, NodeKind, Result, TargetId};
 use skep_wire::consensus::{ListMembers, leader_addresses};
 use std::time::Duration;
 
-/// Time limit for a connection and for the reply.
+/// Time limit for the connection to a management node, and again for the reply of the node.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 /// The role of a management node, according to the node.
@@ -68,7 +68,7 @@ pub(super) async fn ask_reachable(access: &Access, nodes: &[NodeReport]) -> Vec<
     ask_all(access, reachable.collect()).await
 }
 
-/// Asks management nodes, given with their names and addresses.
+/// Asks the management nodes with these names and addresses for their roles.
 async fn ask_all(access: &Access, nodes: Vec<(String, String)>) -> Vec<Member> {
     let asking = nodes.into_iter().map(|(name, address)| {
         let access = access.clone();

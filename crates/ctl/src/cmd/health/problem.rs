@@ -16,7 +16,7 @@ pub(super) struct Problem {
     pub(super) rule: &'static str,
     pub(super) what: String,
     pub(super) remedy: String,
-    /// The servers and targets that are down. Their outage is the problem.
+    /// The servers and targets whose outage is the problem.
     #[serde(skip)]
     pub(super) objects: Vec<Object>,
     /// Time in UTC at which the problem began, by the clock of this host. `None` means unknown.

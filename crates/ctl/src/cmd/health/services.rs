@@ -60,7 +60,8 @@ impl NodeReport {
 
 #[cfg(test)]
 impl NodeReport {
-    /// Returns the report about a service, for tests. An empty `error` means that it answers.
+    /// Returns the report about a service, for tests. An empty `error` means that the service
+    /// answers.
     pub(super) fn of(map: &ClusterMap, node: &Node, error: &str) -> Self {
         let outcome = match error {
             "" => Ok("10.0.0.1:7400".to_owned()),
@@ -94,8 +95,8 @@ pub(super) struct ServiceProblems {
     pub(super) unserved: BTreeSet<TargetId>,
 }
 
-/// Connects to the services in a cluster map, to at most [`MAX_VISITS`] at the same time. So
-/// several services that do not answer delay the report by one time limit, not by one each.
+/// Connects to the services in a cluster map, to at most [`MAX_VISITS`] at the same time. So many
+/// silent services together delay the report only by one time limit.
 pub(super) async fn visit_all(access: &Access, map: &ClusterMap) -> Vec<NodeReport> {
     let services: Vec<_> = map.nodes.iter().filter(|it| it.kind != NodeKind::Client).collect();
     let shared = Rc::new(map.clone());
@@ -299,7 +300,8 @@ fn remedy(report: &NodeReport, (map, node): (&ClusterMap, &Node), error: &str) -
     }
 }
 
-/// The party that does not answer: the service or its host. Derived from the text of the error.
+/// The part of a server that does not answer: the service or its host. Derived from the text of the
+/// error.
 #[derive(Debug, PartialEq, Eq)]
 enum Silence {
     /// The service does not run. Its host is up, because its kernel has refused the connection.

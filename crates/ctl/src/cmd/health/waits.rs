@@ -153,8 +153,8 @@ fn wait_problem(
         Some(target) => format!("target {target}"),
         None => format!("group {group}"),
     };
-    // A metadata target asks a storage target to remove and truncate chunk files, and for the sizes
-    // of files whose writer has died. No program waits for a removal.
+    // Metadata targets send requests to storage targets that remove and truncate chunk files, or
+    // read the sizes of files whose writer has died. No program waits for a removal.
     let is_of_metadata =
         map.nodes.iter().any(|it| it.id.raw() == wait.node && it.kind == NodeKind::Metadata);
     let kind = map.group(GroupId::new(group)).map(|it| it.kind);

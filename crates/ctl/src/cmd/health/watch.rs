@@ -49,7 +49,7 @@ pub(super) fn run(args: &CheckArgs) -> Result<ExitCode> {
     crate::cmd::block_on(async move { follow(&access, interval, history).await })
 }
 
-/// Prints the changes from each check to the next one, until standard output has no reader.
+/// Prints each start and end of a problem between two checks, until standard output has no reader.
 ///
 /// # Errors
 /// - `AuthenticationFailed` if management refuses the token in the first check.
@@ -126,8 +126,8 @@ struct Outages {
 }
 
 impl Outages {
-    /// Compares the problems that a check has found with the open problems, and returns the
-    /// changes. A problem ends if the check can detect its end and has not found the problem. If
+    /// Compares the problems that a check has found with the open problems, and returns the starts
+    /// and ends. A problem ends if the check can detect its end and has not found the problem. If
     /// the check has failed, this failure is a problem too, and no other problem ends.
     fn next(&mut self, found: Result<Checked>, now: Duration, wall: Timestamp) -> Vec<Change> {
         let Checked { problems: found, judged } = found.unwrap_or_else(|error| Checked {

@@ -67,8 +67,8 @@ pub(super) async fn check(access: &Access, error: Error) -> Result<Outcome> {
 }
 
 /// Returns the problems of a check without management. `members` are the replies of the management
-/// nodes, `error` is the error of management, and `is_own` decides whether an address is of this
-/// host.
+/// nodes, `error` is the error of management, and `is_own` decides whether an address belongs to
+/// this host.
 fn problems(
     nodes: &[NodeReport],
     members: &[Member],
@@ -82,7 +82,7 @@ fn problems(
     let others = services::problems(nodes, &map).problems.into_iter();
     problems.extend(others.filter(|problem| !is_of_management(problem, nodes)));
     let Some(isolation) = services::isolation(nodes, &map, &is_own) else { return problems };
-    // A service of this host that does not run is not explained by the network.
+    // A failure of the network does not explain why a service on this host does not run.
     let is_explained = |problem: &Problem| match &problem.objects[..] {
         [Object::Node(id)] => map.node(*id).is_none_or(|node| !services::is_own(node, &is_own)),
         _ => true,
@@ -94,8 +94,8 @@ fn problems(
     problems
 }
 
-/// Marks the targets of services that do not answer this host as offline. So the reported effect of
-/// each outage takes all outages into account: a group continues only if one of its members
+/// Marks the targets of services that do not answer this host as offline. So the report on each
+/// outage takes all outages into account: a group counts as serving only if one of its members
 /// answers.
 fn observed(mut map: ClusterMap, nodes: &[NodeReport]) -> ClusterMap {
     let is_silent = |id: u32| nodes.iter().any(|node| node.id == id && node.is_silent());

@@ -100,8 +100,8 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
     Ok(if is_success { ExitCode::SUCCESS } else { ExitCode::from(FAILED) })
 }
 
-/// Prints a line of the command's output. If several hosts run the command, the name of the host
-/// precedes the line.
+/// Prints a line that the command has printed on one host. If several hosts run the command, the
+/// name of the host precedes the line.
 fn pass_on(host: &str, stream: Stream, line: &[u8], is_one: bool) {
     let mut text = if is_one { Vec::new() } else { format!("{host}: ").into_bytes() };
     text.extend_from_slice(line);

@@ -113,7 +113,7 @@ pub(crate) fn run(args: &UpArgs) -> Result<()> {
             format!("{}\nNothing was started.", as_text(it))
         });
     }
-    // The processes of the lab run the same program as this process, so the lab gets the path of
+    // The processes of the lab must run the program of this process, so the lab gets the path of
     // this program.
     let program = std::env::current_exe()?;
     let state = skep_lab::up(&args.name, &description, &program, args.is_forced, &mut report)?;
@@ -167,7 +167,7 @@ fn description(args: &UpArgs) -> Result<Description> {
     Ok(description)
 }
 
-/// Returns a text with commands that the user can try next.
+/// Returns a text with commands for the use of the started lab.
 fn hints(status: &Status) -> String {
     let option = match status.name.as_str() {
         skep_lab::DEFAULT_NAME => String::new(),

@@ -16,8 +16,8 @@ const MOUNT: &str = "skep mount";
 /// The title of the manual, at the top of each page.
 const MANUAL: &str = "Skep Manual";
 
-/// Returns all manual pages. Each page is a pair of its path below the manual directory, such as
-/// `man1/skep-up.1`, and its text.
+/// Returns all manual pages. A page is a pair: the path below the manual directory, such as
+/// `man1/skep-up.1`, and the text.
 pub(super) fn pages(command: Command) -> Vec<(String, String)> {
     let mut command = command.disable_help_subcommand(true);
     command.build();

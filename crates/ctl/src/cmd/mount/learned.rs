@@ -12,11 +12,11 @@ use skep_service::{known_management, known_map};
 use skep_types::ClusterMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Returns the observer of a mount's cluster maps. The observer writes the files when the servers
-/// change.
+/// Returns the observer of a mount's cluster maps. The observer writes the map and the addresses to
+/// files when the servers in the map change.
 pub(super) fn observer(access: &Access) -> MapObserver {
     let (cluster, given) = (access.token.cluster, access.token.addresses.clone());
-    // The mutex protects only the part of the map that was written last.
+    // The part of the map that was written last.
     let written: Mutex<Option<ClusterMap>> = Mutex::default();
     MapObserver(Some(Arc::new(move |map: &ClusterMap| {
         let newest = known_map::lasting_part(map);

@@ -2,7 +2,7 @@
 //! restores the configured level.
 //!
 //! `skep node log-level` changes the level through management. Signals also work if management or
-//! the mount no longer replies, when administrators need a detailed log most.
+//! the mount no longer replies. In this situation, administrators need a detailed log most.
 
 use skep_service::logging;
 use skep_types::Result;
@@ -14,7 +14,7 @@ const LEVELS: [&str; 5] = ["error", "warn", "info", "debug", "trace"];
 pub(super) fn follow_signals() -> Result<()> {
     const NUMBERS: [i32; 2] = [libc::SIGUSR1, libc::SIGUSR2];
     // Blocks the two signals in this thread and in all threads that this thread starts after this
-    // call. So only the new thread below receives the two signals.
+    // call. So only the thread that `spawn_thread` starts below receives the two signals.
     drop(skep_env::Signals::take(&NUMBERS)?);
     // The new thread also blocks the signals that end the mount. Without the block, the default
     // action of these signals in the new thread would kill the process before the unmount.

@@ -104,8 +104,8 @@ fn usual_directory() -> Option<PathBuf> {
     state.is_absolute().then(|| state.join("skep"))
 }
 
-/// Opens a log file for appending, and checks that it is a regular file of this user. Creates the
-/// file and its directory if missing. Does not follow a symbolic link.
+/// Opens a log file for appending, and checks that the file is a regular file of this user. Creates
+/// the file and its directory if missing. Does not follow a symbolic link.
 fn open_own(path: &Path) -> io::Result<File> {
     let user = geteuid();
     if let Some(parent) = path.parent() {
@@ -148,7 +148,7 @@ fn make_private(path: &Path, user: Uid) -> io::Result<()> {
         Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error),
         _ => {}
     }
-    // The check concerns the directory itself, so it must not follow a symbolic link.
+    // The check is about the directory itself, so this call must not follow a symbolic link.
     let found = std::fs::symlink_metadata(path)?;
     let is_private = found.is_dir() && found.uid() == user.as_raw() && found.mode() & 0o022 == 0;
     if is_private { Ok(()) } else { Err(ErrorKind::PermissionDenied.into()) }

@@ -216,8 +216,8 @@ fn mount(
     let in_background = args.in_background;
     let on_ready = move |transport: TransportKind| {
         if in_background {
-            // `outlive_parent` must come before the notification, because the waiting parent exits
-            // when it receives the notification.
+            // Call `outlive_parent` before the notification, because the waiting parent exits when
+            // the notification arrives.
             skep_env::outlive_parent();
         }
         // A mount in the background prints no report, because the waiting parent prints the report.
@@ -294,7 +294,7 @@ fn follow_token(access: &Access) -> Result<()> {
     Ok(())
 }
 
-/// Adds a hint about the option `retry` to an error for management that could not be reached.
+/// If management could not be reached, adds a hint about the option `retry` to the error.
 fn with_retry_hint(error: Error) -> Error {
     if !skep_client::has_given_up(&error) {
         return error;
@@ -444,7 +444,7 @@ impl Warnings {
             return;
         }
         let new = self.next_bytes().unwrap_or_default();
-        // The last line may be incomplete, because the mount is still writing it.
+        // The last line may be incomplete, because the mount may still be writing this line.
         let Some(end) = new.iter().rposition(|byte| *byte == b'\n') else { return };
         for line in String::from_utf8_lossy(&new[..end]).lines() {
             if let Some((_, text)) = line.split_once(WARNING_MARK) {

@@ -23,7 +23,7 @@ const OF_OTHERS: &[&str] = &[
 ];
 const PREFIXES_OF_OTHERS: &[&str] = &["x-", "X-", "comment="];
 /// Options that `/proc/mounts` shows for every FUSE mount. mount(8) passes these options to the
-/// helper for `mount -o remount`, so Skep accepts and ignores them.
+/// helper for `mount -o remount`, so Skep accepts and ignores these options.
 const OF_THE_KERNEL: &[&str] = &["default_permissions"];
 const PREFIXES_OF_THE_KERNEL: &[&str] = &["user_id=", "group_id=", "max_read="];
 
@@ -51,8 +51,8 @@ pub(crate) struct Options {
 }
 
 impl Options {
-    /// Returns a list of options from which [`read`] parses the same value. The list does not
-    /// contain the options that `skep mount` also has as arguments.
+    /// Returns a list of options from which [`read`] parses a value that equals this one. The list
+    /// does not contain the options that `skep mount` also has as arguments.
     pub(crate) fn words(self) -> String {
         let timeout = self.attribute_timeout;
         let timeout = timeout.map(|it| format!(",attribute_timeout={}", it.as_secs_f64()));

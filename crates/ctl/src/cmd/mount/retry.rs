@@ -4,10 +4,10 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// Default time for retries. The time is long enough for a restart of management, and short enough
-/// for a user who has mistyped the address.
+/// Default time for retries. Management can restart within this time, and a user who has mistyped
+/// the address does not wait longer.
 const USUAL: Duration = Duration::from_secs(15);
-/// Maximum time for retries. In practice, a longer time would be the same as `forever`.
+/// Maximum time for retries. In practice, a longer time would not differ from `forever`.
 const LONGEST: Duration = Duration::from_secs(24 * 3600);
 const FOREVER: &str = "forever";
 

@@ -75,7 +75,7 @@ async fn follow(access: &Access, args: &DisksArgs) -> Result<()> {
     Ok(())
 }
 
-/// Returns the names of the hosts of servers, as the servers have reported them.
+/// Returns the names of hosts that the servers on these hosts have reported to management.
 async fn hosts(access: &Access) -> Result<HashMap<NodeId, String>> {
     let hosts = match access.ask(&ListHosts {}).await {
         // A management leader of an older version cannot list the hosts of servers.

@@ -70,8 +70,8 @@ pub(crate) fn run(args: LogLevelArgs) -> Result<ExitCode> {
         let nodes = chosen(&map, &node)?;
         let heartbeat = Duration::from_millis(u64::from(map.policy.heartbeat_ms));
         let mut lines = Vec::new();
-        // A mount replies only at its next heartbeat, so the command waits for many mounts at the
-        // same time.
+        // A mount replies only at its next heartbeat. To save time, the command waits for many
+        // mounts at once.
         for some in nodes.chunks(AT_ONCE) {
             let asked: Vec<_> = some
                 .iter()
@@ -111,7 +111,8 @@ fn chosen<'a>(map: &'a ClusterMap, wanted: &str) -> Result<Vec<&'a Node>> {
     }
 }
 
-/// Sends the request to a service directly. For a mount, sends the request to management.
+/// Sends the request for the log level directly to a service. If the node is a mount, sends the
+/// request to management.
 async fn ask(
     access: &Access,
     node: &Node,
@@ -129,7 +130,7 @@ async fn ask(
     asked.map(|(reply, _)| reply)
 }
 
-/// Adds a hint on how to fix the problem to the error for a mount that does not reply.
+/// If a mount does not reply, adds a hint on how to fix this problem to the error.
 fn silent(error: Error) -> Error {
     if error.code() != ErrorCode::TimedOut {
         return error;
