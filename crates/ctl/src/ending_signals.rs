@@ -1,16 +1,17 @@
-//! The signals that end a command, for commands that must first clean up.
+//! The signals that end a command. A command that must first clean up uses this module.
 
 use skep_env::Signals;
 use skep_types::Result;
 use std::time::Duration;
 
-/// Ctrl-C, the signal of `kill` without options, and the signal at the end of the terminal.
+/// The signals of Ctrl-C, of `kill` without options, and of a terminal that is closed.
 const NUMBERS: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
 /// Time between two checks for a signal.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// The signals that end this command. These signals are blocked, so they do not end the process.
-/// The list does not contain signals that the process ignores, for example SIGHUP under `nohup`.
+/// The signals that end this command. The process has blocked these signals, so that no signal ends
+/// the process immediately. The list does not contain signals that the process ignores, for example
+/// SIGHUP under `nohup`.
 #[derive(Debug)]
 pub(crate) struct EndingSignals(Vec<i32>);
 

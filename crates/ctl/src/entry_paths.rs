@@ -74,8 +74,8 @@ impl EntryPaths {
         let mut path = self.directories.get(&at).cloned().unwrap_or_default();
         for (number, (child, parent)) in above.iter().enumerate().rev() {
             path.push(self.name_in(*parent, *child).await?);
-            // Only the first inode in `above` can be a file. All other inodes are its ancestors, so
-            // they are directories, whose paths are worth caching.
+            // Only the first inode in `above` can be a file. All other inodes are directories above
+            // the first inode, and the paths of directories are worth caching.
             if number > 0 {
                 self.directories.insert(*child, path.clone());
             }

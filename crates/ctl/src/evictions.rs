@@ -1,4 +1,4 @@
-//! The recent evictions of clients, in the form in which commands list them.
+//! The recent evictions of clients, in the form in which commands list evictions.
 
 use crate::access::Access;
 use crate::output::{render, span, table, utc};

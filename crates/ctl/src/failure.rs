@@ -22,7 +22,7 @@ const NOT_FOUND: u8 = 4;
 /// Exit code: the token is wrong, or the user has no permission.
 const REFUSED: u8 = 5;
 /// Exit code: the command succeeded in part, on some hosts or for some values. The user can repeat
-/// the command for the rest.
+/// the command for the hosts or values that failed.
 pub(crate) const PARTIAL: u8 = 6;
 /// Exit code: the object that the command would make exists already. For example, the cluster is
 /// formatted, or the directory of a service is initialised.

@@ -105,7 +105,7 @@ fn rate_and_time(bytes_per_second: Option<u64>, seconds_left: Option<u64>) -> St
     text
 }
 
-/// How far a member that does not serve is behind its primary, as JSON.
+/// The data that a member that does not serve lacks, compared with its primary, as JSON.
 #[derive(Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Lag {
     /// Number of the primary's log records that the member has not appended. `None` means that the
@@ -150,8 +150,8 @@ impl Lag {
     }
 }
 
-/// The replies of the primaries of all metadata groups with a member that does not serve, and their
-/// time.
+/// The replies of the primaries of all metadata groups with a member that does not serve, and the
+/// time of these replies.
 #[derive(Debug)]
 pub(crate) struct LagSample {
     time: Duration,

@@ -1,8 +1,8 @@
 //! The users and groups of this host, from its files and from its name services, such as LDAP or
 //! SSSD.
 //!
-//! The program may be linked statically, so it cannot load the name services. The program `getent`
-//! asks these services.
+//! A statically linked program cannot load the name services. The program `getent` asks these
+//! services.
 
 use skep_monitor::names::{names_in, names_of_lines};
 use skep_types::{Error, ErrorCode, Result};
@@ -88,7 +88,7 @@ pub(crate) fn user_named(name: &str) -> Result<u32> {
     let is_option = name.starts_with('-');
     if !is_id(name) && !is_option && !names.values().any(|it| it == name) {
         let mut answers = ANSWERS.lock().unwrap_or_else(PoisonError::into_inner);
-        // The name services may answer to another form of the name, such as upper case.
+        // The name services may also find a user for another form of the name, such as upper case.
         let found = answers.ask(Database::Users, &[name]).into_keys();
         names.extend(found.map(|id| (id, name.to_owned())));
     }
@@ -112,8 +112,8 @@ fn id_of_user(name: &str, names: &HashMap<String, String>) -> Result<u32> {
 }
 
 impl Answers {
-    /// Asks the name services for the entries with these names or ids. Returns the names by id, and
-    /// nothing if the name services cannot be asked.
+    /// Asks the name services for the entries with these names or ids. Returns the names by id.
+    /// Returns no names if the name services cannot be asked.
     fn ask(&mut self, database: Database, keys: &[&str]) -> HashMap<String, String> {
         if keys.is_empty() || self.are_silent {
             return HashMap::new();

@@ -1,5 +1,5 @@
-//! The end of a log file: the lines that follow a moment. The log may be long, so this module reads
-//! at most a bounded part of it.
+//! Reads the end of a log file: the lines that a process has logged after a given moment. The log
+//! may be long, so the length of the result has a limit.
 
 use crate::in_time::{LOOKUP_PATIENCE, within};
 use std::ffi::OsStr;
@@ -14,7 +14,7 @@ const MAX_END_BYTES: u64 = 1 << 20;
 
 /// Returns the bytes of the log at `path` from the offset `from` on, at most the last
 /// [`MAX_END_BYTES`] bytes. If the file is shorter than `from`, the file is a new log, and the
-/// function reads it from its beginning. Empty if the log cannot be read.
+/// function reads this file from its beginning. Empty if the log cannot be read.
 pub(crate) fn end_of(path: &Path, from: u64) -> Vec<u8> {
     match File::open(path) {
         Ok(mut file) => bytes_from(&mut file, from, MAX_END_BYTES),
@@ -22,18 +22,18 @@ pub(crate) fn end_of(path: &Path, from: u64) -> Vec<u8> {
     }
 }
 
-/// The part of a log that follows a moment.
+/// The part of a log that a process writes after the moment at which this value is created.
 ///
 /// The process may continue its log in another file. When the log is full, the process starts a new
 /// file. When another program, such as logrotate, has renamed the log, the process starts a new
 /// file under the former name before it logs the next line.
 #[derive(Debug)]
 pub(crate) struct RestOfLog {
-    /// The log file at that moment.
+    /// The log file at the creation of this value.
     file: File,
     before: FileState,
-    /// The paths of the files in which the log may continue, each with the file that had this path
-    /// at that moment.
+    /// The paths of the files in which the log may continue, each with the state of the file that
+    /// had this path at the creation of this value.
     continuations: Vec<(PathBuf, Option<FileState>)>,
 }
 
@@ -57,7 +57,8 @@ impl FileState {
 }
 
 impl RestOfLog {
-    /// Returns the part of a log that follows this moment. `path` is the present path of `file`.
+    /// Creates a value for the part of a log that a process writes after this call. `path` is the
+    /// present path of `file`.
     pub(crate) fn from_now(file: File, path: &Path) -> Option<Self> {
         let before = FileState::of(&file.metadata().ok()?);
         let paths = possible_continuations(path).into_iter();
@@ -65,7 +66,7 @@ impl RestOfLog {
         Some(Self { file, before, continuations })
     }
 
-    /// Returns the last bytes of the part of the log, at most `most` of each file.
+    /// Returns the last bytes of this part of the log, at most `most` bytes of each file.
     pub(crate) fn read(mut self, most: u64) -> Vec<u8> {
         let read = move || {
             let mut bytes = bytes_from(&mut self.file, self.before.length, most);
@@ -87,7 +88,8 @@ impl RestOfLog {
 }
 
 /// Returns the bytes of a file from the offset `from` on, at most the last `most` bytes. A file
-/// that is shorter than `from` was truncated, so the function reads it from its beginning.
+/// that is shorter than `from` was truncated, so the function then reads from the beginning of the
+/// file.
 fn bytes_from(file: &mut File, from: u64, most: u64) -> Vec<u8> {
     let length = file.metadata().map_or(from, |it| it.len());
     let from = if length < from { 0 } else { from };

@@ -1,8 +1,8 @@
 //! Finds the process that serves a mount, by the mount point on its command line, and detects the
 //! end of this process.
 //!
-//! The module never accesses the mount itself, because a request to a mount without servers may
-//! wait, and because an open path keeps the mount in use.
+//! The module never accesses the mount itself, for two reasons: a request to a mount without
+//! servers may wait, and an open path keeps the mount in use.
 
 use crate::in_time::{LOOKUP_PATIENCE, within};
 use crate::log_end::RestOfLog;
@@ -95,7 +95,7 @@ fn mount_namespace(process: &str) -> Option<PathBuf> {
     fs::read_link(format!("/proc/{process}/ns/mnt")).ok()
 }
 
-/// Another mount point at which a file system is still mounted.
+/// Another mount point on which an unmounted file system is still mounted.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct OtherPlace {
     /// A process whose mount table contains `point`. `None` means the mount table of this process.

@@ -102,7 +102,7 @@ mod tests {
         assert!(take(8).is_empty());
         assert_eq!(String::from_utf8(take(7)).unwrap(), text);
         assert!(take(7).is_empty());
-        // A later process has the same id.
+        // In this case, a later process has the id of an earlier process.
         store_in(&directory, 7, &text).unwrap();
         store_in(&directory, 8, &text).unwrap();
         remove_old_in(&directory, 7);

@@ -76,8 +76,8 @@ fn mount_on(directory: &Path) -> Option<MountEntry> {
     mounts_of("self").into_iter().rfind(|mount| mount.point == directory)
 }
 
-/// Returns the path of a directory in the form in which the mount table contains it. The function
-/// does not access the directory itself, because a dead mount may be on the directory.
+/// Returns the path of a directory in the form of the mount table. The function does not access the
+/// directory itself, because a dead mount may be on the directory.
 fn in_mount_table(directory: &Path) -> PathBuf {
     let absolute = std::path::absolute(directory).unwrap_or_else(|_| directory.to_owned());
     let parent = absolute.parent().and_then(|parent| parent.canonicalize().ok());
@@ -90,9 +90,9 @@ fn in_mount_table(directory: &Path) -> PathBuf {
 /// Maximum number of symbolic links that [`resolved`] follows, as in the kernel.
 const MAX_LINKS: usize = 40;
 
-/// Returns the path of a directory in the form in which the mount table contains it, and follows
-/// symbolic links to the directory. The function does not access the directory itself, because a
-/// dead mount may be on the directory.
+/// Returns the path of a directory in the form of the mount table, and follows symbolic links to
+/// the directory. The function does not access the directory itself, because a dead mount may be on
+/// the directory.
 pub(crate) fn resolved(directory: &Path) -> PathBuf {
     let mut path = in_mount_table(directory);
     for _ in 0..MAX_LINKS {

@@ -63,8 +63,8 @@ fn in_capitals(title: &str) -> String {
 /// variable, because the functions that print are many calls away from the command line.
 static FORMAT: OnceLock<OutputFormat> = OnceLock::new();
 
-/// The command of this process with dashes, such as `skep-node-list`. This name is the name of the
-/// root element of XML documents.
+/// The words of this process's command, joined by dashes, such as `skep-node-list`. This name is
+/// the name of the root element of XML documents.
 static COMMAND: OnceLock<String> = OnceLock::new();
 
 /// Sets the output format and the command of this process.
@@ -182,7 +182,7 @@ pub(crate) fn say(text: &str) -> Result<()> {
 }
 
 /// Whether standard output is a pipe, a socket or a terminal whose reader has ended. A command that
-/// prints until it is interrupted must call this function after each output, or wait with
+/// prints until an interrupt must call this function after each output, or wait with
 /// [`sleep_while_read`]. Without this check, `skep stats | head -1` would never end.
 pub(crate) fn has_no_reader() -> bool {
     is_without_reader(&std::io::stdout())

@@ -145,8 +145,8 @@ fn sizing_command_uses_the_sizes_and_limits_of_the_program() {
     let key = |key: Key<'_>| key.to_bytes().len() as u64;
     let value =
         |bytes| InlineRecord { checksum: 0, bytes: Bytes(vec![0; bytes]) }.to_bytes().len() as u64;
-    // The first part has a shorter key than the other parts. The command uses the longer key for
-    // all parts.
+    // The first part of the inline bytes of a file has a shorter key than all other parts. The
+    // command uses the longer key for all parts.
     let part = key(Key::Inline(InodeId::ROOT, 1)) + value(1 << 10);
     let records = (key(Key::Inode(InodeId::ROOT)) + file_bytes(1) as u64)
         + (key(Key::Dentry(InodeId::ROOT, 256)) + name_bytes("name") as u64);

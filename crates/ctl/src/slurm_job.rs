@@ -117,7 +117,8 @@ impl Job {
         })
     }
 
-    /// Returns Slurm's facts about the job. The text is empty if Slurm does not answer.
+    /// Returns the properties of the job that `scontrol` prints. The text is empty if Slurm does
+    /// not answer.
     fn facts(&self) -> String {
         scontrol(&["show", "job", &self.id]).unwrap_or_default()
     }
@@ -221,13 +222,13 @@ fn number(name: &str) -> Result<u32> {
     })
 }
 
-/// Returns whether Slurm's facts about a job show that the job has ended.
+/// Whether the properties of a job in `facts` show that the job has ended.
 fn has_ended(facts: &str) -> bool {
     let state = facts.split_whitespace().find_map(|it| it.strip_prefix("JobState="));
     state.is_some_and(|it| !["PENDING", "CONFIGURING", "RUNNING"].contains(&it))
 }
 
-/// Returns the path of a job's output from Slurm's facts about the job.
+/// Returns the path of the job's output from the properties of the job in `facts`.
 fn output_of(facts: &str) -> Option<&str> {
     let path = facts.lines().find_map(|it| it.trim_start().strip_prefix("StdOut="))?;
     path.starts_with('/').then_some(path)
@@ -246,7 +247,7 @@ fn append(account: Account, path: &str, line: &str) {
     }
 }
 
-/// Runs `scontrol`, and returns its output, or the reason of its failure.
+/// Runs `scontrol`, and returns its output, or the reason why `scontrol` failed.
 fn scontrol(arguments: &[&str]) -> Result<String, String> {
     run("scontrol", arguments)
 }

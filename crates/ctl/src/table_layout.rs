@@ -31,8 +31,8 @@ pub(crate) struct TableLayout {
 static LAYOUT: OnceLock<TableLayout> = OnceLock::new();
 
 /// The first error in the requested layout. The functions that format a table cannot return errors,
-/// so these functions store the error in this variable, and the function that prints the table
-/// checks the variable.
+/// so these functions store the error in this variable. The function that prints the table returns
+/// the error.
 static PROBLEM: Mutex<Option<Error>> = Mutex::new(None);
 
 /// Sets the layout of this process.

@@ -32,7 +32,7 @@ const MAP_ATTEMPTS: usize = 20;
 
 thread_local! {
     /// Buffer of [`is_written`] for the values of attributes. A purge calls this function for each
-    /// file that it may remove, and without this buffer, each call would clear a new buffer.
+    /// file that the purge may remove. Without this buffer, each call would clear a new buffer.
     static USERS_BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 

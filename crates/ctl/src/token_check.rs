@@ -29,8 +29,8 @@ pub(crate) fn warn_about_refusals(token: &JoinToken) {
 }
 
 /// Does the same as [`warn_about_refusals`] for a token that was installed a moment ago. A
-/// management node reads its new token only after a moment, so the warning does not name a node
-/// that refuses the token only until this read.
+/// management node reads its new token only after a moment. So the warning names only nodes that
+/// refuse the token also after this moment.
 pub(crate) fn warn_about_lasting_refusals(token: &JoinToken) {
     let asked = token.clone();
     warn_about(token, async move { Ok(token_proof::lasting_refusals(&asked).await) });
@@ -131,8 +131,8 @@ pub(crate) fn forget(directory: &Path, secret: Option<SecretId>) -> Result<()> {
     secret.map_or(Ok(()), |id| tokens::revoke(directory, id, true))
 }
 
-/// Returns the token with the addresses of management that this host has learned. The token may be
-/// older than the present management nodes.
+/// Returns the token with the addresses of management that this host has learned. The token may not
+/// contain the addresses of newer management nodes.
 fn with_learned_addresses(mut token: JoinToken) -> JoinToken {
     for address in known_management::learned_addresses(token.cluster) {
         if !token.addresses.contains(&address) {

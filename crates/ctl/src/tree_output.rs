@@ -9,8 +9,8 @@ use std::time::Duration;
 /// Maximum number of failed entries that the message of a failed command lists.
 const LISTED: usize = 20;
 
-/// A line on standard error that each text replaces. Without a terminal that follows control
-/// sequences, or with an output for programs, this type shows nothing.
+/// A line on standard error. Each new text replaces the text before it. Without a terminal that
+/// follows control sequences, or with an output for programs, this type shows nothing.
 pub(crate) struct ProgressLine {
     is_shown: bool,
 }

@@ -1,5 +1,5 @@
-//! Lists how clients use a cluster. Management lists the clients, and metadata targets list their
-//! sessions, open files and locks. The functions request all lists page by page.
+//! Lists the sessions, open files and locks of clients. Management lists the clients, and metadata
+//! targets list their sessions, open files and locks. The functions request all lists page by page.
 
 use crate::access::{Access, ClusterArgs, PATIENCE, block_on};
 use crate::through_mount;
@@ -63,8 +63,8 @@ impl Users {
         Ok(sessions)
     }
 
-    /// Returns, for each session, the open or locked files. `None` as the inode means all files of
-    /// the group.
+    /// Returns the open and locked files of each session. If `inode` is `None`, returns all files
+    /// of the group.
     pub(crate) async fn uses(
         &self,
         group: GroupId,
@@ -100,7 +100,7 @@ impl Users {
         Error::new(error.code(), what)
     }
 
-    /// Returns the host and mount point of a client, by [`Clients::place`].
+    /// Returns the host and mount point of a client, as [`Clients::place`] does.
     pub(crate) fn place(&self, client: NodeId) -> (String, String) {
         self.clients.place(client)
     }

@@ -1,4 +1,5 @@
-//! Lists the nodes and targets of the cluster map in the form in which commands print them.
+//! Lists the nodes and targets of the cluster map, in the form in which commands print nodes and
+//! targets.
 
 use crate::near_misses::hint;
 use crate::output::{count, percent, render, size, table};
@@ -41,7 +42,7 @@ pub(crate) struct TargetLine {
     pub(crate) reachability: &'static str,
     pub(crate) consistency: &'static str,
     pub(crate) condition: &'static str,
-    /// The error that a target has reported because it does not serve all requests.
+    /// The error that a target which does not serve all requests has reported.
     pub(crate) problem: Option<String>,
     pub(crate) pool: &'static str,
     pub(crate) total_bytes: u64,
@@ -230,8 +231,8 @@ pub(crate) fn targets(map: &ClusterMap) -> Vec<TargetLine> {
     targets.iter().map(line).collect()
 }
 
-/// Returns the problem of a target: its loss, the problem that it has reported, or the lack of
-/// shards of a metadata target.
+/// Returns the problem of a target: that the target is lost, the problem that the target has
+/// reported, or that a metadata target has no shards.
 fn problem(map: &ClusterMap, target: &Target) -> Option<String> {
     let reported = &target.health.problem;
     if target.consistency == Consistency::Bad {

@@ -32,7 +32,7 @@ pub(crate) fn chain(
     })
 }
 
-/// Returns the targets that the error of a mount names as silent.
+/// Returns the targets that do not reply to a mount, according to the text of the mount's error.
 pub(crate) fn silent_targets(error: &str) -> impl Iterator<Item = TargetId> {
     let named = error.split_once(SILENT).map_or("", |(_, named)| named);
     // The list ends before the first word that is no target id.

@@ -77,7 +77,8 @@ fn check_phrases(text: &str) {
 }
 
 /// An error that occurs without a cluster: the arguments of the command, the name of the error
-/// code, the exit code, the object that the message names, and its hint on how to fix the problem.
+/// code, the exit code, the object that the message names, and the hint of the message on how to
+/// fix the problem.
 type Row<'a> = (Vec<&'a str>, &'a str, i32, &'a str, &'a str);
 
 /// Runs a command in a directory in which no cluster exists, and checks its error.

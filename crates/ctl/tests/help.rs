@@ -118,7 +118,8 @@ fn completion_scripts_suggest_commands_options_and_values() {
     ] {
         assert_eq!(completed(line), words, "{line}");
     }
-    // The command itself, and not the parser of the command line, reports an unknown value.
+    // The parser of the command line accepts an unknown value, and the command then reports an
+    // error.
     let unknown = skep(&["config", "get", "colour"]);
     let errors = String::from_utf8_lossy(&unknown.stderr);
     assert!(errors.contains("unknown setting 'colour': expected one of lease, "), "{errors}");

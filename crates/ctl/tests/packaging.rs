@@ -76,8 +76,8 @@ fn command_line_of_each_service_unit_is_accepted() {
         assert_eq!(value(&unit, "Unit", "Before"), "remote-fs-pre.target");
         let wanted = value(&unit, "Unit", "Wants");
         assert!(wanted.split(' ').any(|it| it == "remote-fs-pre.target"), "{wanted}");
-        // The command line of the unit accepts the sample configuration that the unit's comment
-        // recommends.
+        // The program accepts the command line of the unit, together with the sample configuration
+        // that the unit's comment recommends.
         let sample = run(Path::new(PROGRAM), &[kind, "--print-sample"]);
         let config = place.path().join(format!("{kind}-a.toml"));
         let directory = format!("directory = \"{}\"", place.path().join(kind).display());
@@ -117,8 +117,8 @@ fn units_run_services_as_a_user_without_capabilities() {
     }
 }
 
-/// Settings that give a service its own mount namespace (systemd.exec(5)). Each is the name of a
-/// setting, or a prefix of names.
+/// Settings that give a service its own mount namespace (systemd.exec(5)). An entry is the name of
+/// a setting, or a prefix of such names.
 const NAMESPACE_SETTINGS: &[&str] = &[
     "Private",
     "Protect",

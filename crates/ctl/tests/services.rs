@@ -104,7 +104,7 @@ fn read(path: &Path) -> String {
 }
 
 #[test]
-fn print_config_shows_origins_and_all_problems_together() {
+fn print_config_shows_setting_sources_and_all_problems() {
     let place = Place::new();
     std::fs::write(place.path("a.toml"), "[node]\nlog = \"warn\"\n").unwrap();
     let file = place.text("a.toml");

@@ -2,8 +2,8 @@
 //! free file descriptor.
 //!
 //! After a failed accept, a listener accepts again after a short pause, so a line for each failure
-//! would fill the log. Each listener makes the pause itself, because listeners have different
-//! pauses.
+//! would fill the log. The code of each listener makes the pause, because listeners have pauses of
+//! different lengths.
 
 use skep_metrics::LineLimit;
 use std::io;

@@ -131,8 +131,9 @@ fn collect_clock(snapshot: &mut Snapshot) {
     }
 }
 
-/// Whether a block device is a whole disk that can have its own I/O. Partitions do not count,
-/// because the kernel also counts the I/O of a partition for its disk.
+/// Whether the statistics include a block device: a whole disk, but no disk in memory and no drive
+/// for removable media. Partitions do not count, because the kernel also counts the I/O of a
+/// partition for its disk.
 fn is_disk(name: &str) -> bool {
     let is_virtual = ["ram", "zram", "fd", "sr"].iter().any(|prefix| name.starts_with(prefix));
     let ends_with_digit = name.ends_with(|last: char| last.is_ascii_digit());

@@ -20,15 +20,15 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Maximum number of simultaneous connections. A connection beyond this limit waits until the
-/// server accepts it.
+/// Maximum number of simultaneous connections. Further connections wait in the kernel until another
+/// connection ends.
 const MAX_CONNECTIONS: usize = 16;
 /// Maximum length of a request's head.
 const MAX_HEAD_BYTES: usize = 8 << 10;
 /// Maximum number of headers of a request.
 const MAX_HEADERS: usize = 64;
-/// Time after which the server closes a connection if it has not received a complete request, or if
-/// the peer does not read the reply.
+/// Time after which the server closes a connection if no complete request has arrived, or if the
+/// peer has not read the reply.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Maximum number of requests on one connection.
 const MAX_REQUESTS: usize = 10_000;
@@ -53,8 +53,8 @@ pub enum Answer {
     Later(Pin<Box<dyn Future<Output = HeldReply>>>),
 }
 
-/// A reply, and a permit that the server holds until it has written the reply to the socket, or has
-/// given up after 10 s. So a handler can limit the memory of large replies.
+/// A reply, and a permit that the server drops when the reply is written to the socket, or after 10
+/// s without success. So a handler can limit the memory of large replies.
 pub type HeldReply = (Reply, Option<Permit>);
 
 impl std::fmt::Debug for Answer {
@@ -126,8 +126,8 @@ pub struct Request {
     pub peer: Option<IpAddr>,
     /// Whether the client has requested that the connection ends after the reply.
     pub is_last: bool,
-    /// Length of the head in bytes. The next request begins after the head, because requests have
-    /// no body.
+    /// Length of the head in bytes. The next request on the connection begins after the head,
+    /// because requests have no body.
     pub head_bytes: usize,
 }
 

@@ -1,10 +1,9 @@
 //! TLS for the HTTP server of a page and for its clients, by rustls on the event loop of the
 //! thread.
 //!
-//! rustls does no I/O: it turns received bytes into plain bytes, and plain bytes into bytes to
-//! send. [`TlsStream`] moves these bytes between rustls and the socket. [`ServerTls`] holds the
-//! certificate and the key, and reads both files again when a file changes. Skep builds rustls only
-//! for TLS 1.3.
+//! rustls does no I/O: rustls decrypts received bytes, and encrypts bytes to send. [`TlsStream`]
+//! moves these bytes between rustls and the socket. [`ServerTls`] holds the certificate and the
+//! key, and reads both files again when a file changes. Skep builds rustls only for TLS 1.3.
 
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -53,7 +52,8 @@ type FileMark = (u64, u64, u64, i64, i64);
 /// The identities of the certificate and of the key. `None` for a file that cannot be read.
 type FileMarks = [Option<FileMark>; 2];
 
-/// The identities of changed files, and the settings of the server with them.
+/// The new identities of changed files, and the settings that use the new files, or the error of
+/// reading the files.
 type Changed = (FileMarks, Result<Arc<ServerConfig>>);
 
 fn mark(metadata: &Metadata) -> FileMark {
@@ -67,7 +67,8 @@ pub struct ServerTls {
     certificate: PathBuf,
     key: PathBuf,
     config: RefCell<Arc<ServerConfig>>,
-    /// The identities of both files at the last attempt to read them.
+    /// The identities of the certificate file and of the key file at the last attempt to read these
+    /// files.
     read: RefCell<FileMarks>,
 }
 
@@ -88,15 +89,15 @@ impl ServerTls {
     /// Encrypts a connection of a client. The first receive does the handshake.
     ///
     /// # Errors
-    /// Errors of rustls. With settings that [`Self::open`] has accepted, no error is known.
+    /// Errors of rustls. No error is known for settings that [`Self::open`] has accepted.
     pub(crate) fn accept(&self, socket: TcpStream) -> io::Result<TlsStream> {
         let config = Arc::clone(&self.config.borrow());
         let connection = ServerConnection::new(config).map_err(io::Error::other)?;
         Ok(TlsStream::new(socket, connection.into()))
     }
 
-    /// Reads the files again after each change, until this future is dropped. If the new files are
-    /// invalid, the server keeps the previous certificate.
+    /// Reads the certificate and the key again after each change of their files, until this future
+    /// is dropped. If the new files are invalid, the server keeps the previous certificate.
     pub async fn follow(self: Rc<Self>) {
         // Retry: the task checks the files for changes every ten seconds, without limit.
         loop {
@@ -107,10 +108,10 @@ impl ServerTls {
         }
     }
 
-    /// Reads the files again if one of them has changed. A separate thread reads the files, because
-    /// the event loop must serve the page even if the file system of the files hangs. At most one
-    /// thread waits for the file system, because the next attempt begins after the end of the
-    /// previous attempt.
+    /// Reads the certificate and the key again if one of the two files has changed. A separate
+    /// thread reads the files, because the event loop must serve the page even if the file system
+    /// of the files hangs. At most one thread waits for the file system, because the next attempt
+    /// begins after the end of the previous attempt.
     ///
     /// # Errors
     /// The error of starting the thread.
@@ -129,7 +130,7 @@ impl ServerTls {
         Ok(())
     }
 
-    /// Uses the new files for the next connections, unless these files are invalid.
+    /// Uses the new certificate and key for the next connections, unless the new files are invalid.
     fn renew(&self, loaded: Result<Arc<ServerConfig>>) {
         match loaded {
             Ok(config) => {
@@ -150,8 +151,9 @@ impl ServerTls {
     }
 }
 
-/// Reads the files if their identities are no longer `known`. Returns the new identities, and the
-/// settings with the new files. `None` means that the files have not changed.
+/// Reads the certificate and the key if the identities of their files differ from `known`. Returns
+/// the new identities, and the settings with the new files. `None` means that the files have not
+/// changed.
 fn changed(certificate: &Path, key: &Path, known: FileMarks) -> Option<Changed> {
     let marks = marks(certificate, key);
     (marks != known).then(|| (marks, load(certificate, key)))
@@ -328,7 +330,7 @@ impl TlsStream {
         self.flush().await?;
         let count = self.socket.receive(self.buffer.clone()).await?;
         if count == 0 {
-            let what = "the connection ended without the end of its TLS stream";
+            let what = "the peer closed the connection without a close_notify of TLS";
             return Err(io::Error::new(ErrorKind::UnexpectedEof, what));
         }
         match self.take(count) {
@@ -339,7 +341,7 @@ impl TlsStream {
                 Ok(false)
             }
             Err(error) => {
-                // Send the TLS alert in which rustls reports the reason to the peer.
+                // Send the TLS alert that reports the error to the peer.
                 let _ = self.flush().await;
                 Err(error)
             }

@@ -22,7 +22,7 @@ const MAX_REPORTED: usize = 4096;
 /// take at most about 3 MB of memory.
 const MAX_REPORTED_CALLS: usize = 64 << 10;
 
-/// The time of a reply, measured by two clocks of the host.
+/// The time of a reply, by two clocks of the host.
 #[derive(Debug, Clone, Copy)]
 pub struct Moment {
     /// Time since the boot of the host.
@@ -91,7 +91,7 @@ pub fn record_of(kept: &KeptOperation, moment: Moment) -> TraceRecord {
 /// Returns a report that contains some of a mount's records. Management accepts only a limited
 /// number of records in one report.
 pub fn report_of(chosen: &[&KeptOperation]) -> ReportTraces {
-    debug_assert!(chosen.len() <= MAX_REPORTED_TRACES, "a report is bounded by its sender");
+    debug_assert!(chosen.len() <= MAX_REPORTED_TRACES, "the sender limits the number of records");
     let moment = Moment::read();
     let records = chosen.iter().take(MAX_REPORTED_TRACES);
     ReportTraces { records: records.map(|kept| record_of(kept, moment)).collect() }
@@ -109,8 +109,9 @@ pub struct ReportedTraces {
 impl ReportedTraces {
     /// Adds the records of a report from the client `client`. Drops the oldest records beyond
     /// `MAX_REPORTED` records or `MAX_REPORTED_CALLS` requests. `store` assigns the numbers of the
-    /// records. If the clock of the client is ahead, its operations count as ended now, so that
-    /// readers do not find them as recent for hours.
+    /// records. If the clock of the client is ahead, an operation may have an end in the future.
+    /// Such an operation counts as ended now. Otherwise readers would list this operation as recent
+    /// for hours.
     pub fn add(&mut self, client: NodeId, report: ReportTraces, store: &TraceStore) {
         let now_us = Moment::read().wall_us;
         for mut record in report.records {
@@ -135,7 +136,7 @@ impl ReportedTraces {
 }
 
 /// Returns a page of the records that a process stores: its own records, and the records that
-/// mounts have reported to it.
+/// mounts have reported to this process.
 pub fn list(
     request: &ListTraces,
     store: &TraceStore,
@@ -153,8 +154,8 @@ pub fn list(
     });
     records.extend(of_mounts.cloned());
     records.sort_by_key(|(number, _)| *number);
-    // If this process has further records that do not fit into this page, later records of mounts
-    // also belong to the next page.
+    // If further records of this process do not fit into this page, mounts' records with higher
+    // numbers also belong to the next page.
     records.retain(|(number, _)| *number <= next);
     if records.len() > limit {
         records.truncate(limit);

@@ -170,7 +170,7 @@ fn net_bench_names_a_path_with_a_smaller_mtu() {
         let shown = works(&client, measure);
         assert!(shown.contains(words), "{words}: {shown}");
     };
-    check(1500, false, "Packets of the MTU of the hosts' interfaces arrive.");
+    check(1500, false, "Packets as large as the MTU of the hosts' interfaces arrive.");
     works(&router, "ip route add 10.0.1.1/32 dev eth0 mtu 1400");
     check(1400, true, "packets of 1400 bytes arrive, a router reports that larger packets");
     works(&router, "ip route del 10.0.1.1/32 dev eth0");

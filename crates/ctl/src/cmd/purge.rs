@@ -254,7 +254,7 @@ fn ids(names: &[String]) -> Result<Vec<u32>> {
     names.iter().map(|name| user_named(name)).collect()
 }
 
-/// Parses the patterns in a file. An error has the number of its line.
+/// Parses the patterns in a file. An error contains the number of the invalid line.
 fn patterns(text: &str) -> std::result::Result<Vec<Glob>, (usize, String)> {
     let lines = text.lines().enumerate().map(|(index, line)| (index + 1, line.trim()));
     lines
@@ -267,7 +267,7 @@ fn unusable(path: &Path, error: std::io::Error) -> Error {
     Error::from(error).within(format_args!("cannot use {}", path.display()))
 }
 
-/// Parses a share in percent, with or without `%`.
+/// Parses a share in percent. The character `%` at the end may be missing.
 fn share(text: &str) -> std::result::Result<u64, String> {
     let number = text.strip_suffix('%').unwrap_or(text).parse::<u64>();
     number.ok().filter(|share| (1..=100).contains(share)).ok_or_else(|| {
@@ -297,7 +297,7 @@ fn with_progress<T>(
         if progress.elapsed >= QUIET {
             shown.show(&text::line(progress));
         }
-        // If the kernel refused to return the signals, the purge would continue to its end.
+        // If the kernel cannot return the pending signals, the purge continues to its end.
         if let Ok(Some(_)) = signals.take_pending() {
             Signals::unblock_all();
             return ControlFlow::Break(());

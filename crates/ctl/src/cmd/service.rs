@@ -69,7 +69,7 @@ pub(super) struct ServiceArgs {
     pub(super) print_manual: bool,
 }
 
-/// The next step of a service process after it has loaded its settings.
+/// The next step of a service process after loading its settings.
 pub(super) enum Task<T> {
     /// Exit, because the process has printed its settings.
     Done,
@@ -134,7 +134,8 @@ pub(super) fn prepare<T: Settings>(args: &ServiceArgs, targets: &str) -> Result<
         return say(loaded.print().trim_end()).map(|()| Task::Done);
     }
     let node = loaded.settings.node();
-    // With `--give-to`, root must not start a new log file in a directory of that user.
+    // With `--give-to`, the log may be in a directory of the user that this option names. Root must
+    // not start a new log file in this directory.
     let limit = if args.give_to.is_some() { ByteSize(0) } else { node.log_limit };
     logging::start(&node.log, limit)?;
     Ok(match (&args.give_to, args.init) {
@@ -240,7 +241,7 @@ pub(super) fn log_start(kind: &str, args: &ServiceArgs, node: &NodeSettings) {
     );
 }
 
-/// Returns the token that the user passes to `--init`. `None` if the user passes none.
+/// Returns the token that the user passes to `--init`. `None` if the user passes no token.
 pub(super) fn token(args: &ServiceArgs) -> Result<Option<JoinToken>> {
     let Some(file) = &args.token_file else { return Ok(None) };
     if file.as_os_str() != "-" && !file.exists() {

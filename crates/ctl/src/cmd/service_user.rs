@@ -11,8 +11,8 @@ use skep_service::{ByteSize, NodeSettings, logging};
 use skep_types::Result;
 use std::path::{Path, PathBuf};
 
-/// Names of the monitor's files in its directory. A directory of root that has other files belongs
-/// to a monitor only if it has the first of these files.
+/// Names of the monitor's files in its directory. A directory of root that also has other files
+/// belongs to a monitor only if the first of these files exists.
 const MONITOR_FILES: [&str; 2] = ["history", "lock"];
 
 /// The JSON output: the files of a service that were given to a user.
@@ -40,8 +40,8 @@ pub(super) fn give_service(
     }
     let (added, is_trusted) = user.added_targets(&node.directory)?;
     let added: Vec<_> = added.into_iter().filter(|path| !targets.contains(path)).collect();
-    // Change the owners of all targets at the same time, because they are on different disks, and
-    // the first change of a large target takes minutes.
+    // Change the owners of all targets at the same time, because the targets are on different
+    // disks, and the first change of a large target takes minutes.
     let mut changed: u64 = std::thread::scope(|scope| {
         let user = &user;
         let named: Vec<_> =
@@ -79,8 +79,8 @@ pub(super) fn give_monitor(
     settings: &MonitorSettings,
     clusters: &[WatchedCluster],
 ) -> Result<()> {
-    // Start the log without a size limit, so that root never starts a new log file in a directory
-    // of that user.
+    // The log may be in a directory of `user`. Start the log without a size limit, so that root
+    // never starts a new log file in this directory.
     logging::start(&settings.log, ByteSize(0))?;
     let user = ServiceUser::find(user)?;
     if let Some(config) = config {

@@ -1,4 +1,4 @@
-//! `skep trace`: shows each operation on a file or below a directory when it has ended.
+//! `skep trace`: shows each operation on a file or below a directory at the end of the operation.
 //!
 //! The mount returns its records of operations as extended attributes, so the command needs no
 //! token. A user sees only the operations of this user, and root sees the operations of all users.
@@ -69,7 +69,7 @@ pub(crate) struct TraceArgs {
     user: Option<u32>,
 }
 
-/// Parses a time of any length, such as `50ms`, without a minimum.
+/// Parses the value of `--slow`, a time of any length, such as `50ms`.
 fn slow_time(text: &str) -> std::result::Result<Duration, String> {
     text.parse::<skep_service::Interval>().map(|time| time.0)
 }
@@ -183,8 +183,8 @@ struct ShownNames {
 }
 
 impl ShownNames {
-    /// Returns the names of an operation. `None` if neither its inode nor the new directory of a
-    /// rename is watched.
+    /// Returns the names of an operation. `None` if the command watches neither the inode of the
+    /// operation nor, for a rename, the new directory.
     fn of(operation: &FollowedOperation, watched: &mut WatchedNames) -> Option<Self> {
         let FollowedOperation { record, names, errno } = operation;
         let is_rename = !names.new_name.is_empty();

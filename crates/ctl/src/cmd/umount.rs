@@ -33,10 +33,10 @@ pub(crate) struct UmountArgs {
 /// Time limit for the process of a mount to end. If no server replies, the process ends after about
 /// ten seconds.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Time after which the command prints the reason for which it waits.
+/// Time after which the command prints why it still waits.
 const SILENCE: Duration = Duration::from_secs(2);
-/// Maximum number of bytes that the command reads from the end of the log. The mount logs the
-/// result of its end last.
+/// Maximum number of bytes that the command reads from the end of the log. The last lines of the
+/// log contain the result of the unmount.
 const MAX_LOG_BYTES: u64 = 4 << 20;
 /// Interval between checks whether the process has ended.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -77,8 +77,8 @@ fn check_last_changes(log: &[u8], point: &Path) -> Result<()> {
     Err(Error::new(ErrorCode::Io, what))
 }
 
-/// Returns the message about a process that continues, because its file system is still mounted at
-/// another place.
+/// Returns the message about a process that continues, because its file system is still mounted on
+/// another mount point.
 fn continuation(point: &Path, process: MountProcess, other: &OtherPlace) -> String {
     let holder = match other.process {
         Some(id) => format!("in the mount table of process {id}"),

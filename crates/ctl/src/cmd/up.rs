@@ -120,8 +120,8 @@ pub(super) fn run(args: UpArgs) -> Result<()> {
         .parse::<skep_fuse::TransportChoice>()
         .map_err(|what| Error::new(ErrorCode::Configuration, what))?;
     let shape = {
-        // Take the lock of the supervisor, because only its holder may decide on the shape of the
-        // cluster.
+        // Take the lock of the supervisor, because only the holder of this lock may determine the
+        // shape of the cluster.
         let _lock = layout.lock()?;
         layout.shape(WantedShape {
             management_nodes: args.management_nodes,

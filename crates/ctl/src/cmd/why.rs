@@ -107,13 +107,14 @@ const OPERATION_WITHOUT_TOKEN: &str = "name a path in the mount of the operation
                                        ID PATH` explains your own operations, and an administrator \
                                        can explain all";
 
-/// The line in place of the causes if the report has no cause.
+/// The line that replaces the list of causes if the report contains no cause.
 const NO_CAUSE: &str = "No cause of slowness was found.";
-/// The line in place of the causes in the report for a user without the token.
+/// The line that replaces the list of causes in the report for a user without the token.
 const NO_CAUSES_FOR_USERS: &str = "This report compares no targets: `skep why` of an \
                                    administrator, with the cluster's token, names slow disks and \
                                    links.";
-/// The line in place of the causes in the report of a mount while management does not answer.
+/// The line that replaces the list of causes in the report of a mount while management does not
+/// answer.
 const NO_CAUSES_WITHOUT_MANAGEMENT: &str = "This report compares no targets, since management \
                                             does not answer: `skep health check` shows the \
                                             services that answer.";
@@ -134,7 +135,7 @@ pub(crate) fn run(args: WhyArgs) -> Result<()> {
         Some(_) => {}
     }
     let place = args.path.as_deref().map(entry_or_mount).transpose()?;
-    // The path on a mount that can make the report without management.
+    // The path for which the mount can make the report without management.
     let on_mount = match &place {
         Some((None, mount)) => Some(mount.clone()),
         _ => args.path.clone(),
@@ -232,7 +233,8 @@ fn of_mount(path: PathBuf, interval: Duration) -> Result<Report> {
     crate::cmd::block_on(async move { own::explain((&path, inode), &place, interval).await })
 }
 
-/// Measures for `interval`. `inode` is the inode that the report is about; `None` means all.
+/// Measures the requests for the time `interval`. `inode` is the inode that the report is about;
+/// `None` means all.
 async fn measured(
     access: &Access,
     (scope, inode): (&Scope, Option<InodeId>),
@@ -281,8 +283,8 @@ fn own_as_text(report: &Report) -> String {
     with_causes(report, NO_CAUSES_FOR_USERS)
 }
 
-/// Returns the report as text. `without` is the line in place of the causes if the report
-/// has no cause.
+/// Returns the report as text. If the report contains no cause, the line `without` replaces the
+/// list of causes.
 fn with_causes(report: &Report, without: &str) -> String {
     let mut text = String::new();
     let Report { span_seconds, requests, seconds, .. } = report;

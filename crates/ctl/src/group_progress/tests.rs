@@ -78,7 +78,7 @@ fn catch_up_rate_is_unknown_after_a_change_of_the_group_epoch() {
 }
 
 #[test]
-fn lag_of_a_copied_member_is_the_missing_part_of_its_copy() {
+fn lag_of_a_member_that_gets_a_copy_is_the_missing_part() {
     let copying = |problem: &str| {
         let copy = CopyProgress {
             pair_count: 1_000,

@@ -48,8 +48,8 @@ pub(crate) struct Service {
     pause: Duration,
     start_at: Option<Duration>,
     deaths: u32,
-    /// Whether the process exited by itself with code 0. The supervisor does not restart such a
-    /// process.
+    /// Whether the process exited with code 0 without a request of the supervisor. The supervisor
+    /// does not restart such a process.
     pub(crate) is_done: bool,
 }
 

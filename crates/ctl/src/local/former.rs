@@ -1,5 +1,5 @@
-//! The end of processes that a killed supervisor has left behind. New processes can use the
-//! directories and ports of the cluster only after this end.
+//! Waits for the end of the processes that a killed supervisor has left behind. Only then can new
+//! processes use the directories and ports of the cluster.
 
 use skep_types::{Error, ErrorCode, Result};
 use std::time::Duration;
@@ -66,8 +66,8 @@ mod tests {
     use std::cell::RefCell;
     use std::rc::Rc;
 
-    /// Waits for two processes. The first process runs for `checks` checks, and the second process
-    /// has ended. Returns the result, and the processes that were killed.
+    /// Waits for two processes. At the first `checks` checks, the first process runs. The second
+    /// process has ended before the wait. Returns the result, and the processes that were killed.
     fn wait(checks: usize, is_interrupted: bool) -> (Result<()>, Vec<u32>) {
         let killed = Rc::new(RefCell::new(Vec::new()));
         let list = Rc::clone(&killed);

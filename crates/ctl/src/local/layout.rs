@@ -65,9 +65,9 @@ impl Layout {
     /// Returns an error if another user owns the data directory or can write to this directory.
     ///
     /// # Hazard: files of other users
-    /// The files in the directory determine which processes `skep` signals and which files it
-    /// writes. If another user could change the directory, this user could make root signal any
-    /// process and write to any file.
+    /// The files in the directory determine to which processes `skep` sends signals, and to which
+    /// files `skep` writes. If another user could change the directory, this user could make root
+    /// signal any process and write to any file.
     fn check_owner(&self) -> Result<()> {
         let named = |error: std::io::Error| {
             Error::from(error)

@@ -21,7 +21,8 @@ pub(crate) struct Plan {
     pub(crate) set: Vec<(String, String)>,
     /// Whether the cluster has a monitor.
     pub(crate) has_monitor: bool,
-    /// Whether the supervisor runs in a terminal, where Ctrl-C stops it.
+    /// Whether the supervisor runs in the foreground of a terminal, where Ctrl-C stops the
+    /// supervisor.
     pub(crate) in_foreground: bool,
 }
 

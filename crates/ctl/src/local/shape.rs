@@ -48,8 +48,8 @@ impl Shape {
         std::iter::once("management".to_owned()).chain(further)
     }
 
-    /// Returns the kind and name of each metadata and storage service, in the order in which they
-    /// start.
+    /// Returns the kind and name of each metadata and storage service, in the order of their
+    /// starts.
     pub(crate) fn services(&self) -> impl Iterator<Item = (&'static str, String)> + use<> {
         let kinds = [("metadata", self.metadata_targets), ("storage", self.storage_services)];
         let names_of =

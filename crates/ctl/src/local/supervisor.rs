@@ -30,7 +30,7 @@ const START_PATIENCE: Duration = Duration::from_secs(60);
 /// Time limit for the processes of one role to end. After this time, the supervisor kills the
 /// processes. The mount ends only after programs have closed their files.
 const END_PATIENCE: Duration = Duration::from_secs(20);
-/// Time to wait for the end of a monitor that was killed because it did not start.
+/// Time to wait for the end of a monitor that failed to start and was killed.
 const MONITOR_END_PATIENCE: Duration = Duration::from_secs(2);
 /// Time between two checks of the child processes.
 const TICK: Duration = Duration::from_millis(50);
@@ -158,7 +158,8 @@ impl Supervisor {
     /// # Errors
     /// The error of another process that exits while the monitor starts, or `Interrupted`.
     async fn start_monitor(&mut self) -> Result<()> {
-        // The file contains the address of the previous monitor's web page, which no longer exists.
+        // The file contains the address of the web page of an earlier monitor. This page no longer
+        // exists.
         let address = self.plan.layout.service("monitor").join(ADDRESS_FILE);
         let _ = std::fs::remove_file(address);
         let arguments = self.plan.monitor_arguments();
@@ -317,7 +318,7 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Waits until all services and targets have registered. Formats the cluster if it is new.
+    /// Waits until all services and targets have registered. Formats a new cluster.
     async fn await_registered(&self, access: &Access) -> Result<()> {
         let Shape {
             metadata_targets, metadata_copies, storage_services, targets_per_service, ..
@@ -413,8 +414,8 @@ impl Supervisor {
         }
     }
 
-    /// Ends all services, in the order of their roles: each service ends before the services on
-    /// which it depends.
+    /// Ends all services, in the order of their roles: a service ends before the services of other
+    /// kinds on which it depends.
     async fn end(&mut self) {
         for role in [Role::Monitor, Role::Mount, Role::Storage, Role::Metadata, Role::Management] {
             let of_role = |service: &&mut Service| service.role == role;

@@ -43,7 +43,7 @@ pub(crate) async fn during<T: Send + 'static>(
 fn exchange(address: std::net::SocketAddr, request: &[u8]) -> String {
     let mut stream = std::net::TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-    // The server may close the connection before it has read the whole invalid request.
+    // The server may close the connection before the client has sent the whole invalid request.
     let _ = stream.write_all(request);
     let mut reply = Vec::new();
     let _ = stream.read_to_end(&mut reply);

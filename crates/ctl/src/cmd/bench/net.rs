@@ -240,7 +240,7 @@ fn paths(outcome: &Outcome) -> String {
         };
         if path.is_too_small() {
             let rest = match probed.is_reported {
-                true => "a router reports that larger packets are too large",
+                true => "a router reports that larger packets do not fit",
                 false => "larger packets are lost without a report, so connections may hang",
             };
             small += &format!(
@@ -252,7 +252,7 @@ fn paths(outcome: &Outcome) -> String {
     }
     let mut text = match (small.is_empty(), outcome.paths.len() == unknown.len()) {
         (true, true) => String::new(),
-        (true, false) => "Packets of the MTU of the hosts' interfaces arrive.\n".into(),
+        (true, false) => "Packets as large as the MTU of the hosts' interfaces arrive.\n".into(),
         (false, _) => format!(
             "Paths with a smaller MTU than the host's interface:{small}\nGive all hosts and \
              switches on these paths the same MTU.\n"

@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn group_members_are_chosen_on_different_nodes_and_domains() {
+    fn group_of_targets_on_one_node_or_in_one_domain_is_refused() {
         let mut map = ClusterMap::empty(ClusterId::default());
         for (id, domain) in [(1, "a"), (2, "a"), (3, "b"), (4, ""), (5, "")] {
             let node = Node::online(NodeId::new(id), NodeKind::Metadata, format!("n{id}"));

@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn balance_names_the_busiest_target_or_a_reason_if_unknown() {
+    fn balance_output_names_the_busiest_target_if_known() {
         let unknown = Balance {
             targets: 1,
             reason: Some("not enough data to judge".into()),

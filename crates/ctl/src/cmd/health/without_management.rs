@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn host_that_reaches_only_its_own_servers_is_named_first() {
+    fn isolation_of_this_host_is_the_first_reported_problem() {
         let found = of([SILENT, SILENT, SILENT, ""], "10.0.0.3");
         assert!(found[0].0.contains("only the servers on this host answer"), "{found:?}");
         assert!(

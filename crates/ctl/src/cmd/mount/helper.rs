@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_arguments_of_the_helper_are_refused() {
+    fn invalid_arguments_of_the_mount_helper_are_refused() {
         for line in ["/data", "/data /mnt /more", "/data /mnt -o", "/data /mnt -x"] {
             assert_eq!(parsed(line).unwrap_err().code(), ErrorCode::InvalidArgument, "{line}");
         }

@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_signal_raises_the_log_level_by_one_up_to_trace() {
+    fn each_sigusr1_makes_the_log_more_detailed_up_to_trace() {
         assert_eq!(more_detailed("info"), "debug");
         assert_eq!(more_detailed("trace"), "trace");
         assert_eq!(more_detailed("info,skep_client=trace"), "debug");

@@ -43,9 +43,9 @@ pub(super) struct OndemandArgs {
 }
 
 impl OndemandArgs {
-    /// Returns the arguments of a start: the file system, a new run of this file system, and the
-    /// way to reach its hosts. `owner` is the user that owns the top directory. `None` means the
-    /// user of the job.
+    /// Returns the arguments of a start: the file system, the id of its run, and the way to reach
+    /// the hosts. All starts of a Slurm job have the same id. `owner` is the user that owns the top
+    /// directory. `None` means the user of the job.
     pub(super) fn start(&self, owner: Option<u32>) -> Result<(OnDemand, Run, Reach)> {
         if let Some(file) = &self.hosts {
             let system = self.system("ondemand", read_hosts(file)?, owner)?;
@@ -64,7 +64,7 @@ impl OndemandArgs {
         Ok((system, run, Reach::Here(here)))
     }
 
-    /// Returns the arguments of `status` and `stop`: the file system, and the way to reach its
+    /// Returns the arguments of `status` and `stop`: the file system, and the way to reach the
     /// hosts.
     pub(super) fn existing(&self) -> Result<(OnDemand, Reach)> {
         if let Some(file) = &self.hosts {

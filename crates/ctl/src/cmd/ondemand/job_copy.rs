@@ -34,7 +34,7 @@ pub(super) struct JobCopy<'a> {
     pub(super) host: &'a str,
     pub(super) source: &'a str,
     pub(super) destination: &'a str,
-    /// Whether the copies are synced.
+    /// Whether the process syncs each copied file.
     pub(super) sync: bool,
 }
 
@@ -51,7 +51,7 @@ impl JobCopy<'_> {
         let (source, destination) = (PathBuf::from(self.source), self.destination.to_owned());
         let options = Options { resume: true, verify: true, sync: self.sync, ..Options::default() };
         // If this function returns early, the thread ends with this process. The process that
-        // copies then ends too, because its input ends.
+        // copies then ends too, because it receives the end of its input.
         std::thread::spawn(move || {
             let report = |progress: &Progress| {
                 let _ = sender.try_send(Report::Progress(progress.clone()));

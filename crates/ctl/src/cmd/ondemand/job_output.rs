@@ -42,8 +42,8 @@ const SILENCE: Duration = STALL;
 /// Time for which the first node waits until all other nodes have read the final state. The epilogs
 /// of all nodes begin at about the same time.
 const READERS: Duration = Duration::from_secs(120);
-/// Time after which the other nodes no longer wait for another attempt of the first node, which has
-/// failed to copy the output.
+/// If the first node fails to copy the results, the other nodes wait this time for its next
+/// attempt.
 const NEW_ATTEMPT: Duration = Duration::from_secs(30);
 /// Time for which a mount may show an older state of names and sizes (`docs/semantics.md` 1.2).
 const CACHED: Duration = Duration::from_millis(1500);
@@ -64,7 +64,7 @@ exit 1
 const MOST_REASON: usize = 300;
 
 /// In the prolog, records on this node the copies that must succeed before the file system is
-/// removed. A node other than the first also records that it will read the final state.
+/// removed. Each node except the first also records that this node will read the final state.
 ///
 /// # Errors
 /// `Io` if this node cannot record the copies.
@@ -119,8 +119,8 @@ pub(super) fn save(system: &mut OnDemand, reach: &Reach) -> Result<()> {
     let status = system.run(Command::Status, None, reach)?;
     let Some(state) = status.hosts.first() else { return Ok(()) };
     let Some(user) = state.job_user else { return Ok(()) };
-    // If a file `.skep-hold` protects the data, the script refuses the removal anyway, so make no
-    // copy.
+    // If a file `.skep-hold` protects the data, the script refuses the removal anyway. So no copy
+    // is necessary.
     if state.stage_out.is_empty() || state.since.is_none() || state.hold.is_some() {
         return Ok(());
     }
@@ -277,8 +277,8 @@ fn is_missing(account: Account, path: &str) -> Result<bool> {
 /// Runs a command that executes [`LOOK`] with `path`. Returns whether no entry has this path.
 ///
 /// # Errors
-/// `Io` if the command has not found out whether the entry exists. The entry must then count as
-/// existing, because the file system is removed when all entries are copied.
+/// `Io` if the command could not determine whether the entry exists. The entry must then count as
+/// existing, because the file system is removed when no entry is left to copy.
 fn look(mut command: std::process::Command, path: &str) -> Result<bool> {
     let output = command.stdin(Stdio::null()).output()?;
     match output.status.code() {

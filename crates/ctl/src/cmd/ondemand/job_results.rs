@@ -36,13 +36,13 @@ const MAX_TEXT_BYTES: usize = 2000;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Results {
     /// The first node has not copied the results yet. The text describes the progress of the first
-    /// node, also while it copies the input.
+    /// node. Before the job, this is the progress of the copy of the input.
     Pending(String),
     /// The first node has copied all results.
     Saved,
     /// The job did not begin, so it has no results.
     NeverBegun,
-    /// The first node could not copy the results. The text is the reason.
+    /// The first node could not copy the results. The text is the error.
     Failed(String),
 }
 
@@ -60,7 +60,7 @@ impl Results {
     }
 
     /// Returns the state that a text describes. An unknown text counts as pending, so that no node
-    /// removes its part because of an unknown text.
+    /// removes its part of the data because of an unknown text.
     fn of_text(text: &str) -> Self {
         let (word, rest) = text.split_once(' ').unwrap_or((text, ""));
         match word {
@@ -122,7 +122,7 @@ impl Record {
         Ok(value.map(|it| Results::of_text(&String::from_utf8_lossy(&it))))
     }
 
-    /// Records that a node will read the final state before the node removes its part.
+    /// Records that a node will read the final state before the node removes its part of the data.
     ///
     /// # Errors
     /// The errors of [`Self::write`].

@@ -42,7 +42,7 @@ pub(super) struct Price {
     source: String,
 }
 
-/// The request for a report, with the price of one host if it is known.
+/// The request for a report, with the price of one host if the price is known.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Request {
     price: Option<Price>,
@@ -98,7 +98,7 @@ pub(super) struct Report {
     delivered: Option<Delivered>,
     /// The cost so far. `None` if no option has a price, or if the time since the start is unknown.
     cost: Option<Cost>,
-    /// The reason why values are missing.
+    /// The reason why values are missing in the report.
     problem: Option<String>,
 }
 
@@ -158,8 +158,8 @@ for run in "$PARENT/$NAME".*; do
 done
 "#;
 
-/// Makes the report about a file system that is still running. `status` is its state on the hosts.
-/// Values that cannot be found are `None`.
+/// Makes the report about a file system that is still running. `status` is the state of the file
+/// system on the hosts. Values that cannot be found are `None`.
 pub(super) fn report(system: &OnDemand, status: &OnDemandOutcome, request: &Request) -> Report {
     let Some(first) = status.hosts.iter().find(|it| it.is_first) else {
         let problem = "the first host, which runs management, has no part of the file system or \

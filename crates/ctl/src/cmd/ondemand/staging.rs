@@ -115,7 +115,8 @@ pub(super) fn paths(inputs: &[StageIn]) -> Vec<String> {
     sources.filter(|it| !is_location(it)).cloned().collect()
 }
 
-/// Copies with all hosts, and compares all bytes afterwards. Continues a copy that was interrupted.
+/// Copies files with all hosts, and then compares all bytes of the copies. If an earlier copy was
+/// interrupted, continues this copy.
 fn copy(
     hosts: &[String],
     (source, destination): (&str, &str),
@@ -172,9 +173,9 @@ pub(super) fn pending(status: &OnDemandOutcome, new: &[StageOut]) -> Vec<StageOu
     all
 }
 
-/// Describes the storage servers of a file system that do not answer. `None` means that all of them
-/// answer, or that no host knows the file system. No process restarts these servers, so a copy of
-/// data that only these servers store would not end before their hosts are released.
+/// Describes the storage servers of a file system that do not answer. `None` means that all storage
+/// servers answer, or that no host knows the file system. No process restarts these servers, so a
+/// copy of data that only these servers store would not end before their hosts are released.
 pub(super) fn lost_servers(states: &[HostState]) -> Option<String> {
     let lost: Vec<_> = states.iter().flat_map(|it| it.lost.iter().cloned()).collect();
     if lost.is_empty() {

@@ -78,7 +78,8 @@ pub(crate) fn run(args: &StartArgs) -> Result<()> {
     if let Some(error) = failure(WHAT, &outcome) {
         // All starts of a job have the same `run`. So after a refused start, `Stop` with this `run`
         // would remove the file system that an earlier start has created. The script has already
-        // removed what this start created on this node, and the epilog of the job removes the rest.
+        // removed the parts that this start created on this node. The epilog of the job removes all
+        // other parts.
         if matches!(reach, Reach::Here(_)) {
             return Err(error);
         }

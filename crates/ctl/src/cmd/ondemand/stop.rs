@@ -65,8 +65,8 @@ pub(crate) fn run(args: &StopArgs) -> Result<ExitCode> {
     if matches!(reach, Reach::Here(_)) {
         allow_tasks()?;
     }
-    // Make the report now: the counts already include the stage-out copies, and the services lose
-    // their counts when they end.
+    // Make the report now. The counts already include the stage-out copies, and the services lose
+    // their counts at their end.
     let report = match request {
         Some(request) => {
             let status = system.run(Command::Status, None, &reach)?;
@@ -107,8 +107,8 @@ fn save(system: &mut OnDemand, args: &StopArgs, reach: &Reach) -> Result<()> {
     }
     let stores = staging::stores(&args.store, &[], &copies)?;
     if !new.is_empty() {
-        // Records the new copies on the hosts before the first copy begins. If such a copy is
-        // interrupted, a later `stop` must not remove the data either.
+        // Records the new copies on the hosts before the first copy begins. Then a later `stop`
+        // also refuses to remove the data if one of these copies was interrupted.
         system.stage_out = new;
         system.check()?;
         let noted = system.run(Command::Keep, None, reach)?;

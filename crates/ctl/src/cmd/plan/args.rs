@@ -167,8 +167,8 @@ impl SystemArgs {
         })
     }
 
-    /// Returns the model's calibration by all measured tables, and by the benchmark result of this
-    /// system if such a result exists.
+    /// Returns the calibration of the model by all measured tables, and by the benchmark result of
+    /// this system if the user has named one.
     pub(super) fn calibration(
         &self,
         data: &DataArgs,
@@ -217,12 +217,12 @@ pub(super) fn write(path: &Path, text: &str) -> Result<()> {
         .map_err(|error| Error::from(error).within(format!("cannot write {}", path.display())))
 }
 
-/// Formats a rate in MB/s or operations per second: with one decimal below 100, otherwise without.
+/// Formats a rate in MB/s or operations per second. Only a rate below 100 has a decimal.
 pub(super) fn rate(value: f64) -> String {
     if value < 100.0 { format!("{value:.1}") } else { format!("{value:.0}") }
 }
 
-/// Formats the interval in which the prediction expects the rate.
+/// Formats the lower and the upper bound of a predicted rate.
 pub(super) fn interval(prediction: &Prediction) -> String {
     format!("{} to {}", rate(prediction.low), rate(prediction.high))
 }

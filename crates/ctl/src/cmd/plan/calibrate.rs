@@ -1,5 +1,5 @@
 //! `skep plan calibrate`: shows the parameters of the model and their uncertainty. The command also
-//! compares the predictions of calibrations with tables that these calibrations did not use.
+//! calibrates the model without some tables, and compares the predictions with these tables.
 
 use super::args::{DataArgs, read};
 use crate::help::{Example, examples};

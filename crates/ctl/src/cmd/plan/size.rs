@@ -195,7 +195,7 @@ fn size_of(text: &str) -> std::result::Result<u64, String> {
     size_text::parse(text).ok_or_else(expected)
 }
 
-/// Parses numbers of hosts and of targets on each, such as `4x12`.
+/// Parses the number of hosts and the number of targets on each host, such as `4x12`.
 fn hosts(text: &str) -> std::result::Result<Hosts, String> {
     let parsed = text.split_once('x').and_then(|(hosts, targets)| {
         Some(Hosts { hosts: hosts.parse().ok()?, targets: targets.parse().ok()? })

@@ -6,7 +6,7 @@ use skep_copy::purge::{PurgeOutcome, PurgeProgress, Skipped};
 use skep_types::{Error, ErrorCode};
 use std::fmt::Write;
 
-/// Maximum number of users and of directories in the tables.
+/// Maximum number of users in the table of users, and of directories in the table of directories.
 const ROWS: usize = 20;
 
 /// Formats the progress as one line.
@@ -68,7 +68,7 @@ pub(super) fn of(outcome: &PurgeOutcome, max_share: u64) -> String {
     text
 }
 
-/// Formats the tables of users, directories and oldest files.
+/// Formats the tables of users, of directories and of the oldest files.
 fn tables(outcome: &PurgeOutcome) -> String {
     let mut users = table(&["USER", ">Files", ">Size"]);
     for total in outcome.by_user.iter().take(ROWS) {

@@ -98,8 +98,9 @@ fn missing_management(error: &Error) -> String {
     format!("management, so these are the services of the last cluster map: {}", error.context())
 }
 
-/// Asks again all services that have replied in the earlier round `before`. The result of a service
-/// that did not reply before could not be compared, and such a service would delay each round.
+/// Asks again all services that have replied in the earlier round `before`. Skips the services that
+/// did not reply in the earlier round: their counts could not be compared with earlier counts, and
+/// a request to these services would delay each round.
 ///
 /// # Errors
 /// Errors of the request to management, which lists the services.

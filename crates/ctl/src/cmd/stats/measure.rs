@@ -16,7 +16,7 @@ use std::time::Duration;
 const INTERVALS: u32 = 3;
 
 /// Measures for `span`. Returns the evidence, and the last replies of the services. `focus` selects
-/// the client, user or job that the evidence is about.
+/// the client, user or job whose requests are the evidence.
 ///
 /// # Errors
 /// Errors of the request to management, which lists the services.

@@ -242,7 +242,7 @@ async fn follow(access: &Access, by: Division, span: &SpanArgs) -> Result<()> {
     Ok(())
 }
 
-/// Prints the load of a past span of time, as the monitor has stored it.
+/// Prints the load of a past span of time from the history of the monitor.
 async fn print_past(access: &Access, by: Division, span: &SpanArgs, past: Past) -> Result<()> {
     span.selection.check_has_nodes(by, "the monitor stores")?;
     let map = access.map().await?;
@@ -252,7 +252,7 @@ async fn print_past(access: &Access, by: Division, span: &SpanArgs, past: Past) 
     Report::of_rows(by, &rows, &map, &span.selection).print()
 }
 
-/// The load of one interval, as it is printed.
+/// The load of one interval, in the form in which the command prints the load.
 struct Report {
     lines: Vec<show::Line>,
     /// The sum of `lines`.

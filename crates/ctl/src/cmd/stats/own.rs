@@ -144,8 +144,9 @@ pub(super) fn rows(
     place: &Path,
 ) -> Vec<Row> {
     // The mount may have counted before this command started, because other programs also ask the
-    // mount. So the load is the growth since `before`. If the incarnation differs, the mount has
-    // restarted its counts since `before`, so the counts in `now` cover an unknown time.
+    // mount. So the load is the growth since `before`. If the counts have another incarnation
+    // number than in `before`, the mount has restarted from zero. The counts in `now` then cover an
+    // unknown time.
     let is_same = before.incarnation == now.incarnation;
     let earlier: BTreeMap<u32, &UserLoadRow> = match is_same {
         true => before.rows.iter().map(|row| (row.id, row)).collect(),
@@ -198,7 +199,8 @@ fn with_rates(row: Row, seconds: f64) -> Row {
     }
 }
 
-/// Returns the id of an object as the statistics of services have it, and the name of its service.
+/// Returns the id of an object in the form of the statistics of services, and the name of the
+/// object's service.
 fn object(id: u32, by: Division, map: &ClusterMap, place: &Path) -> (String, String) {
     if by == Division::Client {
         return (place.display().to_string(), String::new());

@@ -85,7 +85,7 @@ impl SelectionArgs {
     }
 
     /// Returns an error if `--node` is set although `source` has no load of single nodes for the
-    /// division `by`. `source` is the start of the reason in the message, such as `the monitor
+    /// division `by`. The reason in the message begins with `source`, for example with `the monitor
     /// stores`.
     pub(super) fn check_has_nodes(&self, by: Division, source: &str) -> Result<()> {
         let has_nodes = matches!(by, Division::Node | Division::Target);
@@ -118,8 +118,8 @@ impl SelectionArgs {
     }
 }
 
-/// Whether a target or a node with this id, as the statistics of load have it, belongs to the
-/// scope. The id `other` stands for objects of all nodes, and belongs to no single node.
+/// Whether a target or a node belongs to the scope. `id` has the form of the statistics of load.
+/// The id `other` stands for objects of all nodes, and belongs to no single node.
 pub(super) fn is_within(scope: LoadScope, by: Division, id: &str, map: &ClusterMap) -> bool {
     let Some(node) = scope.node else { return true };
     match by {

@@ -24,8 +24,8 @@ pub(crate) struct Series {
 
 impl Series {
     /// Begins a series. If the output is not a terminal, prints that the command runs until a
-    /// signal interrupts it. Without this line, a script that calls the command would hang without
-    /// an explanation.
+    /// signal. Without this line, a script that calls the command would hang without an
+    /// explanation.
     pub(crate) fn begin(interval: Duration, is_once: bool) -> Self {
         if !is_once && !std::io::stdout().is_terminal() {
             warn(&format!(
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn series_of_reports_ends_at_errors_other_than_silence() {
+    fn series_of_reports_survives_outages_but_no_other_errors() {
         let reply = |code| Err::<(), _>(Error::new(code, "no"));
         assert_eq!(series(false).accept(Ok(5)), Ok(Some(5)));
         assert_eq!(series(false).accept(reply(ErrorCode::Disconnected)), Ok(None));

@@ -1,5 +1,5 @@
-//! Lines of `skep stats`: finds the names for ids, and formats the table so that it fits a terminal
-//! of 80 columns.
+//! Lines of `skep stats`: finds the names for ids, and formats a table that fits a terminal of 80
+//! columns.
 
 use super::Division;
 use crate::host_users::{Database, names_of};
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_of_users_and_groups_have_the_names_of_the_host() {
+    fn users_and_groups_are_shown_by_their_names_on_this_host() {
         let names = Names::of(&ClusterMap::empty(skep_types::ClusterId::default()));
         for by in [Division::User, Division::Group] {
             let rows = [row("0"), row("4294967294"), row("other")];

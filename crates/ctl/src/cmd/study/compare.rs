@@ -119,7 +119,7 @@ fn as_text(comparison: &Comparison) -> String {
 /// Returns a table of results as text.
 pub(super) fn as_table(rows: &[Row]) -> String {
     let shown = Shown::of(rows);
-    // Numbers are aligned to the right.
+    // Align the columns with numbers to the right.
     let is_text = |title: &str| ["system", "condition"].contains(&title);
     let title = |it: &String| if is_text(it) { it.clone() } else { format!(">{it}") };
     let titles: Vec<String> = shown.titles.iter().map(title).collect();

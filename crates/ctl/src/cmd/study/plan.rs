@@ -84,7 +84,8 @@ struct FactorsReport {
     /// The amounts of data that a run can write, in bytes. Null stands for the amount that the
     /// calibration finds.
     data_bytes: Vec<Option<u64>>,
-    /// The part of an application to which `data_bytes` applies.
+    /// Whether `data_bytes` is the amount of a whole application, of one client host or of one
+    /// process.
     data_per: &'static str,
     /// The numbers of hosts and of processes. Empty if the experiment has pairs of hosts and
     /// processes in `clients`.

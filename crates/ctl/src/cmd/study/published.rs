@@ -117,7 +117,8 @@ fn series_as_text(series: &ComparedSeries) -> String {
     )
 }
 
-/// Formats a rate with its unit. Small numbers, such as ratios, have two decimals.
+/// Formats a rate with its unit. A rate below 10, such as a ratio, has two decimals. All other
+/// rates have no decimals.
 fn rate(value: f64, unit: &str) -> String {
     match value < 10.0 {
         true => format!("{value:.2} {unit}"),

@@ -80,7 +80,7 @@ pub(crate) struct RunArgs {
     is_dry_run: bool,
 }
 
-/// Set by the first signal. The study then ends after its current run.
+/// Whether a signal has arrived. The study then ends after its current run.
 static STOP: AtomicBool = AtomicBool::new(false);
 /// Default name of the lab that `skep` starts for a study.
 const OWN_LAB: &str = "study";
@@ -90,7 +90,7 @@ const OWN_LAB: &str = "study";
 struct StudySummary {
     directory: PathBuf,
     runs_done: usize,
-    /// Number of runs among `runs_done` that are invalid. `--resume` repeats them.
+    /// Number of runs among `runs_done` that are invalid. `--resume` repeats these runs.
     runs_invalid: usize,
     runs_planned: usize,
     /// Whether all planned runs are done and valid.
@@ -107,7 +107,7 @@ struct PlannedStudy {
     runs: usize,
     /// Whether a calibration must first determine the data size and the number of hosts.
     needs_calibration: bool,
-    /// The runs of each block, in the order in which the study will carry them out.
+    /// The runs of each block, in the order in which the study will do the runs.
     blocks: Vec<Vec<PlannedRun>>,
 }
 
@@ -215,7 +215,7 @@ fn print_progress(what: &str) {
 fn stop_on_signals() -> Result<()> {
     let numbers = skep_env::Signals::not_ignored(&[libc::SIGINT, libc::SIGTERM]);
     // Blocks the signals in this thread and in all threads that this thread starts after this call.
-    // The thread that is started below waits for the signals.
+    // The thread that `spawn_thread` starts below waits for the signals.
     drop(skep_env::Signals::take(&numbers)?);
     skep_env::spawn_thread("signals".into(), None, move || {
         // If waiting fails, the thread ends. The signals then stay blocked and have no effect.

@@ -92,7 +92,7 @@ fn as_text(addition: &Addition) -> String {
     text
 }
 
-/// Waits until the cluster map shows that a target serves requests.
+/// Waits until a target serves requests according to the cluster map.
 async fn await_service(access: &Access, target: TargetId) -> Result<()> {
     let serves = async {
         let mut known = MapVersion::new(0);

@@ -1,8 +1,8 @@
 //! `skep target remove --lost`: marks a target whose disk is lost for good as lost.
 //!
 //! This module lists the files that lose bytes, and checks the value of `--confirm`. The effect of
-//! a lost target on requests is in `skep_rpc::routing`. Metadata targets decide about their
-//! unfinished work for the lost target.
+//! a lost target on requests is in `skep_rpc::routing`. Metadata targets count their pending
+//! removals and truncations of chunk files on a lost target as done.
 
 use crate::access::{Access, PATIENCE, block_on};
 use crate::entry_paths::{EntryPaths, WITHOUT_NAME};
@@ -19,7 +19,7 @@ use std::time::Duration;
 /// Time between two rounds of requests to metadata targets.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// The JSON output: a lost target, and the files that lose bytes with it.
+/// The JSON output: a lost target, and the files that lose bytes because of this loss.
 #[derive(Debug, Serialize)]
 struct Loss {
     id: u32,
@@ -63,7 +63,7 @@ pub(super) fn run(access: Access, target: String, confirm: Option<String>) -> Re
         check_confirmation(target, confirm.as_deref())?;
         let request = |is_dry_run| RemoveTarget { target: target.id, is_dry_run, is_lost: true };
         let refusal = match access.ask(&request(true)).await {
-            // Without `--confirm`, the command changes nothing, so it shows the list even if the
+            // Without `--confirm`, the command changes nothing, so the list is shown even if the
             // target cannot be marked as lost now.
             Err(error) if confirm.is_none() && error.code() == ErrorCode::InUse => {
                 Some(error.context().to_owned())
@@ -71,7 +71,7 @@ pub(super) fn run(access: Access, target: String, confirm: Option<String>) -> Re
             checked => checked.map(|_| None)?,
         };
         // Lists the uses of the target even if the user has confirmed the loss. If a metadata
-        // target does not answer, the command fails at this point, before it has changed anything.
+        // target does not answer, the command fails at this point, and has changed nothing.
         let mut uses = uses_of(&access, &map, target.id).await?;
         let is_given_up = confirm.is_some() || target.consistency == Consistency::Bad;
         if confirm.is_some() {
@@ -102,8 +102,8 @@ async fn uses_of(access: &Access, map: &ClusterMap, target: TargetId) -> Result<
 /// time limit even if some transactions are still in progress. Then lists the uses of the target.
 ///
 /// # Errors
-/// `TimedOut` if a metadata target does not get the map, because the list would lack the files that
-/// this metadata target still places on the lost target.
+/// `TimedOut` if a metadata target does not get the map. Without this error, the list could lack
+/// files that this metadata target still places on the lost target.
 async fn uses_after_loss(access: &Access, target: TargetId) -> Result<GroupUses> {
     let map = access.map().await?;
     let deadline = skep_env::now() + PATIENCE;

@@ -55,7 +55,7 @@ const PAUSE: Duration = Duration::from_millis(200);
 /// Time limit for a service to stop a target.
 const STOP_PATIENCE: Duration = Duration::from_secs(90);
 
-/// Text about the use of a target that no file and no pattern needs.
+/// Text about a target that stores no file and that no directory's pattern names.
 const UNUSED: &str = "no file lies on the target, and no directory's pattern names the target";
 
 /// The JSON output: the removed target.
@@ -64,8 +64,8 @@ struct Removal {
     id: u32,
     path: String,
     is_dry_run: bool,
-    /// Id of the target whose directory is at the same path of the same service now. `None`
-    /// means that no such target exists.
+    /// Id of the target that now uses the directory of the removed target, on the same service.
+    /// `None` means that no target uses this directory.
     reused_by: Option<u32>,
 }
 
@@ -111,18 +111,18 @@ fn as_text(removal: &Removal) -> String {
     }
 }
 
-/// Returns another target of the same service whose directory has the same path. An administrator
-/// makes such a target on a new disk that replaces a lost disk.
+/// Returns another target of the same service whose directory has the same path. Such a target
+/// exists if an administrator has replaced a lost disk by a new disk at the same path.
 fn successor(map: &ClusterMap, removed: &Target) -> Option<TargetId> {
     let mut others = map.targets.iter().filter(|it| it.id != removed.id);
     let is_same = |it: &&Target| (it.node, &it.path) == (removed.node, &removed.path);
     others.find(is_same).map(|it| it.id)
 }
 
-/// Asks the service of a target to stop the target, and to remove the target from the service's
-/// list of targets that were added while the service ran. Returns `false` if the service is not
-/// online, if the target serves shards, or if the settings of the service name the target. A dry
-/// run returns the same value, but stops nothing.
+/// Asks the service of a target to stop the target. The service also removes the target from its
+/// list of targets that `skep target add` has added. Returns `false` if the service is not online,
+/// if the target serves shards, or if the settings of the service name the target. A dry run
+/// returns the same value, but stops nothing.
 async fn stop_added(
     access: &Access,
     map: &ClusterMap,
@@ -176,7 +176,7 @@ async fn remove(
 /// on the target. The administrator must move these files before the removal.
 async fn refuse_open(access: &Access, map: &ClusterMap, target: &Target) -> Result<()> {
     // If the target has a fault, the map contains the fault and not whether the target is open.
-    // Management checks whether the target is open when it executes the removal.
+    // During the removal, management checks whether the target is open.
     if target.health.condition != Condition::Serving {
         return Ok(());
     }
@@ -192,10 +192,10 @@ async fn refuse_open(access: &Access, map: &ClusterMap, target: &Target) -> Resu
     Err(Error::new(ErrorCode::InUse, what))
 }
 
-/// Checks twice that nothing uses the group of a target. During both checks, every metadata target
-/// has a map in which the target is closed, so no metadata target places new files on it. The
-/// second check finds each file that a metadata target placed on the target before the metadata
-/// target received this map, unless the file is in a prepared transaction.
+/// Checks twice that nothing uses the group of a target. During each check, every metadata target
+/// must have a map in which the target is closed, so that no metadata target places new files on
+/// the target. A metadata target may have placed a file on the target before it received this map.
+/// The second check finds each such file that is not in a prepared transaction.
 async fn await_unused(access: &Access, map: &ClusterMap, target: &Target) -> Result<()> {
     let Some(group) = map.group_of(target.id).map(|group| group.id) else { return Ok(()) };
     let deadline = skep_env::now() + PATIENCE;
@@ -207,8 +207,8 @@ async fn await_unused(access: &Access, map: &ClusterMap, target: &Target) -> Res
         if clean_lists == 2 {
             return Ok(());
         }
-        // The services remove the chunk files of removed files and end the transactions without an
-        // action of the user, so the command waits for these removals and transactions.
+        // The command waits for removals of chunk files and for transactions, because the services
+        // complete this work without an action of the user.
         if !uses.files.is_empty() || skep_env::now() > deadline {
             return Err(in_use(target, &uses));
         }

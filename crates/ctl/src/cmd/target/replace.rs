@@ -59,8 +59,8 @@ pub(crate) struct ReplaceArgs {
 
 /// Time between two reads of the cluster map while the new target gets the data.
 const PAUSE: Duration = Duration::from_secs(1);
-/// Maximum number of repeated attempts to change the group, if its epoch changes between the read
-/// of the map and the change.
+/// Maximum number of repeated attempts to change the group. An attempt fails if the epoch of the
+/// group has changed since the command read the map.
 const ATTEMPTS: u32 = 5;
 /// Maximum number of attempts to get a reply of the primary before the former target leaves.
 const QUESTIONS: u32 = 20;
@@ -212,15 +212,16 @@ async fn replace_member(
             }
         };
         match changed {
-            // The group has changed since this command read the map. The next round decides anew.
+            // The group has changed since this command read the map. The next iteration reads the
+            // new map, and chooses a step again.
             Err(error) if error.code() == ErrorCode::StaleMap && attempts > 0 => attempts -= 1,
             result => result?,
         }
     }
 }
 
-/// Returns an error if a target in `needed` is offline. Each entry of `needed` is a target with its
-/// role.
+/// Returns an error if a target in `needed` is offline. Each entry of `needed` is a target and its
+/// role in messages.
 fn check_online(
     map: &ClusterMap,
     group: GroupId,
@@ -286,7 +287,8 @@ async fn progress(access: &Access, map: &ClusterMap, group: GroupId, new: Target
     }
 }
 
-/// Returns the error for a metadata target if the command names no new target.
+/// Returns the error if the user has named a metadata target and no new target. The error contains
+/// the steps of the replacement.
 fn metadata_steps(map: &ClusterMap, former: &Target, group: GroupId) -> Error {
     let id = former.id.raw();
     // With one copy of metadata, each new metadata target gets a group of its own.
@@ -306,7 +308,8 @@ fn metadata_steps(map: &ClusterMap, former: &Target, group: GroupId) -> Error {
     Error::new(ErrorCode::InvalidArgument, what)
 }
 
-/// Returns the error for a storage target: its state, and the steps that replace it.
+/// Returns the error for a storage target. The error contains the state of the target, and the
+/// steps that replace the target.
 ///
 /// # Errors
 /// The error of a metadata target that cannot list the files on the target.

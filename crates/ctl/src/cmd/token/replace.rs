@@ -50,9 +50,9 @@ pub(crate) fn run(args: &ReplaceArgs) -> Result<()> {
     let token = tokens::replace(&args.directory)?;
     let new = NewToken { id: token.secrets.newest().id().to_string(), token: token.to_text() };
     print(&new, |it| it.token.clone())?;
-    // Warn only if the management process on this host runs and accepts the new token, which this
-    // process reads after a moment. If management does not run on this host, only `skep token
-    // install` asks the other management nodes.
+    // The management process on this host reads the new token after a moment. Warn only if this
+    // process runs and accepts the new token. If management does not run on this host, only `skep
+    // token install` asks the other management nodes.
     if token.addresses.len() > 1 && prove(&token).is_ok() {
         warn_about_refusals(&token);
     }

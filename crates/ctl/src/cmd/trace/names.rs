@@ -1,11 +1,10 @@
 //! The names of the inodes whose operations `skep trace` shows: the path in the arguments and, for
 //! a directory, its entries.
 //!
-//! The records of operations that look up or create an entry contain the name and the inode of the
-//! entry, so the command shows all operations on a new file. For other entries, the command lists
-//! the directory again when a record of an operation on an unknown inode arrives. The command lists
-//! the directory at most once per [`LIST_EVERY`], because listing a large directory costs many
-//! requests.
+//! The record of a lookup or of a creation contains the name and the inode of the entry. So the
+//! command shows all operations on a new file. For other entries, the command lists the directory
+//! again when a record of an operation on an unknown inode arrives. The command lists the directory
+//! at most once per [`LIST_EVERY`], because listing a large directory costs many requests.
 
 use super::Inode;
 use crate::in_time::LOOKUP_PATIENCE;
@@ -35,7 +34,8 @@ pub(crate) struct WatchedNames {
     /// Names from operations. Names from operations are newer than the names from listings.
     learned: HashMap<u64, String>,
     listed_at: Option<Duration>,
-    /// The channel for the entries from a thread that has not completed its listing in time.
+    /// The channel through which a thread that did not list the directory in time sends the
+    /// entries.
     listing: Option<Receiver<Entries>>,
 }
 
@@ -74,8 +74,8 @@ impl WatchedNames {
         !user.is_root() && user.as_raw() != self.owner
     }
 
-    /// Stores the names of entries of the directory that a successful operation on `inode`
-    /// contains.
+    /// Stores the names of the directory's entries from the record of a successful operation on
+    /// `inode`.
     pub(crate) fn learn(&mut self, inode: Inode, names: &EntryNames) {
         let name = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let other = names.other_inode;

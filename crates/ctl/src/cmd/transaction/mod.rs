@@ -1,4 +1,5 @@
-//! Subcommands of `skep transaction`, and the requests to metadata groups that they share.
+//! The subcommands of `skep transaction`, and the requests to metadata groups that all subcommands
+//! use.
 
 mod list;
 mod resolve;
@@ -29,7 +30,7 @@ impl TransactionVerb {
     }
 }
 
-/// The metadata groups of a cluster, and a router for requests to them.
+/// The metadata groups of a cluster, and a router for requests to these groups.
 struct Groups {
     map: ClusterMap,
     router: Rc<Router>,

@@ -52,9 +52,10 @@ impl RootArgs {
 }
 
 impl ScopeArgs {
-    /// Returns the file tree of the host, and the selected rules for this tree. If `all` is set and
-    /// the user has named no device, all devices are selected. The same applies to network
-    /// interfaces.
+    /// Returns the file tree of the host, and the roles, targets, devices and network interfaces to
+    /// which the rules apply. If `all` is set and the user has named no device, all devices are
+    /// selected. If `all` is set and the user has named no network interface, all network
+    /// interfaces are selected.
     pub(super) fn resolve(&self, all: bool) -> Result<(Tree, Scope)> {
         let tree = self.root.tree()?;
         let roles = self.role.iter().map(|word| Role::named(word)).collect::<Result<_>>()?;

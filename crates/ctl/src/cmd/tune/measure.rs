@@ -63,13 +63,14 @@ struct MeasureReport {
     rules: Vec<MeasuredRule>,
 }
 
-/// The results with the former and with the recommended values of a rule.
+/// A rule, with the results of the runs with the former values and of the runs with the recommended
+/// values.
 #[derive(Debug, Serialize)]
 struct MeasuredRule {
     rule: String,
     /// The files of the kernel that the rule changes, at least one.
     files: Vec<String>,
-    /// The former value of the first file.
+    /// The former value of the first file in `files`.
     is: String,
     should_be: String,
     /// The results with the former values, in the order of the runs.
@@ -132,7 +133,8 @@ fn measure_rule(args: &MeasureArgs, tree: &Tree, findings: &[&Finding]) -> Resul
         refused: None,
     };
     for repetition in 0..args.repetitions {
-        // The order alternates, so that a slow change of the host affects both values alike.
+        // The order of the two runs alternates. So a slow change of the host's speed affects the
+        // former and the recommended values equally.
         let begins_changed = repetition % 2 == 1;
         for is_changed in [begins_changed, !begins_changed] {
             if !is_changed {

@@ -1,20 +1,20 @@
 //! Runs the command that `skep tune measure` measures, and ends this command at a signal.
 //!
-//! Ctrl-C must not end `skep` while settings have changed values. So `skep` passes SIGINT, SIGTERM
-//! and SIGHUP on to the command, restores the settings, and then ends by itself.
+//! Ctrl-C must not end `skep` while changed settings are in effect. So `skep` passes SIGINT,
+//! SIGTERM and SIGHUP on to the command, restores the settings, and then ends.
 
 use crate::ending_signals::EndingSignals;
 use skep_types::{Error, ErrorCode, Result};
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-/// Set by the first signal.
+/// Whether a signal has interrupted the measurement.
 static IS_INTERRUPTED: AtomicBool = AtomicBool::new(false);
 /// Id of the running command, which leads a process group. Zero means that no command runs.
 static RUNNING: AtomicU32 = AtomicU32::new(0);
 
-/// Starts a thread that waits for signals and passes them on to the command. A second signal kills
-/// the command. The caller must call this function before any other thread starts.
+/// Starts a thread that waits for signals, and that sends each signal to the command too. A second
+/// signal kills the command. The caller must call this function before any other thread starts.
 ///
 /// # Errors
 /// Returns an error if the process is out of file descriptors or threads.
@@ -51,7 +51,8 @@ pub(super) fn check_signals() -> Result<()> {
 pub(super) fn run(command: &mut Command) -> std::io::Result<Output> {
     let child = skep_env::spawn_child(command)?;
     RUNNING.store(child.id(), Ordering::SeqCst);
-    // A signal that arrived before `RUNNING` was set was not sent to the command.
+    // If a signal arrived before `RUNNING` had the id of the command, the command has not received
+    // this signal.
     if IS_INTERRUPTED.load(Ordering::SeqCst) {
         send(libc::SIGTERM);
     }

@@ -6,9 +6,9 @@
 //! the process may still report to the servers.
 //!
 //! umount(8) passes `DIRECTORY [-nlfrv] [-N NAMESPACE] [-t TYPE]`. The helper does not wait after a
-//! forced unmount (`-f`), because a user forces an unmount to end a mount that does not answer. For
-//! the options that only umount(8) can carry out, the helper calls umount(8), which uses no helper
-//! in this call.
+//! forced unmount (`-f`), because a user forces an unmount to end a mount that does not answer.
+//! Only umount(8) can carry out some options. With these options, the helper calls umount(8) in a
+//! form in which umount(8) runs no helper.
 
 use super::UmountArgs;
 use crate::helper_arguments::{FAILED, WRONGLY_CALLED, option_value, wrong};
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_arguments_of_the_helper_are_refused() {
+    fn invalid_arguments_of_the_umount_helper_are_refused() {
         for line in ["-l", "/mnt /more", "/mnt -t", "/mnt -x"] {
             assert_eq!(parsed(line).unwrap_err().code(), ErrorCode::InvalidArgument, "{line}");
         }

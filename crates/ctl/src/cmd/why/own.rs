@@ -18,7 +18,7 @@ use std::time::Duration;
 
 /// Time between two requests to the mount for new records.
 const EVERY: Duration = Duration::from_millis(100);
-/// Maximum number of operations in a report. A measurement ends when it has collected this number
+/// Maximum number of operations in a report. The measurement ends when the report has this number
 /// of operations.
 const MAX_OPERATIONS: usize = 100_000;
 
@@ -38,8 +38,8 @@ pub(super) async fn explain(
     let begin = skep_env::now();
     let (mut after, mut lost) = (0, 0);
     let is_directory = std::fs::symlink_metadata(path).is_ok_and(|it| it.is_dir());
-    // The operations. The flag of each operation shows whether the operation is on the path itself,
-    // or on an entry of the directory at the path.
+    // The operations. The flag of an operation is true if the operation is on the path itself or on
+    // an entry of the directory at the path.
     let mut records: Vec<(TraceRecord, bool)> = Vec::new();
     while skep_env::now() < begin + interval && records.len() < MAX_OPERATIONS {
         let found = through_mount::operations(place, after)?
@@ -47,7 +47,7 @@ pub(super) async fn explain(
         after = found.next;
         lost += found.lost;
         let is_empty = found.operations.is_empty();
-        // If the path is the root of the mount, operations on all files of the mount are included.
+        // If the path is the root of the mount, the flag is true for all operations on the mount.
         records.extend(found.operations.into_iter().map(|it| {
             if it.errno == 0 {
                 names.learn(it.record.inode, &it.names);

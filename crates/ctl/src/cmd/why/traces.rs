@@ -7,7 +7,7 @@ use skep_wire::limits::MAX_LISTED_TRACES;
 use skep_wire::traces::{ListTraces, TraceRecord};
 use std::time::Duration;
 
-/// Time limit for all replies of one service.
+/// Time limit for all replies of one service together.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Maximum number of pages that are requested from one service. All records of a service fit into
 /// fewer pages.

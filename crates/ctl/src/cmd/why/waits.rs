@@ -156,8 +156,8 @@ fn of_lock((host, mount_point): &(String, String), used: &FileUse) -> Finding {
     }
 }
 
-/// Returns the waits that a mount reports to a user: each request for which `is_in_scope` holds,
-/// and the number of other requests. `mount` is the mount point.
+/// Returns the waits that a mount reports to a user: each request for which `is_in_scope` returns
+/// true, and the number of all other requests. `mount` is the mount point.
 pub(super) fn of_mount(
     found: &WaitingRequests,
     map: &ClusterMap,
@@ -182,7 +182,7 @@ pub(super) fn of_mount(
     findings
 }
 
-/// Returns the reason why requests wait, if one group does not answer.
+/// Returns the reason for the waits if only one group does not answer, as the text `: REASON`.
 fn cause(map: &ClusterMap, wait: &RequestWait) -> String {
     let error = &wait.error;
     match awaited(map, wait.group).strip_prefix(" for ") {
@@ -194,7 +194,8 @@ fn cause(map: &ClusterMap, wait: &RequestWait) -> String {
     }
 }
 
-/// Reports requests of this user that wait on the same mount, but not on the path of the report.
+/// Reports requests of this user that wait on the same mount, but for files that are not below the
+/// path of the report.
 fn of_others(others: &[&WaitingRequest], cause: &str, mount: Option<&Path>) -> Option<Finding> {
     let oldest = others.iter().map(|it| it.for_ms).max()?;
     let count = others.len();

@@ -31,8 +31,7 @@ pub(super) enum Column {
     Busy,
 }
 
-/// The columns in the order in which they are left out on a narrow terminal. The name is never left
-/// out.
+/// The columns in the order in which a narrow terminal loses columns. The name is never left out.
 const LEAST_IMPORTANT_FIRST: [Column; 8] = [
     Column::Busy,
     Column::Errors,
@@ -122,8 +121,8 @@ fn larger_first(one: &Line, other: &Line, figure: fn(&Line) -> f64) -> Ordering 
     figure(other).total_cmp(&figure(one))
 }
 
-/// The text of a table: the titles, one text for each line, and the sum. All these texts have the
-/// same columns.
+/// The text of a table: the titles, one text for each line, and the sum. The texts of a table all
+/// have the same columns.
 #[derive(Debug)]
 pub(super) struct TableText {
     pub(super) titles: String,

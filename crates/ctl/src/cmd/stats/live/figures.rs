@@ -52,7 +52,8 @@ enum Counts {
         round: Round,
         unreachable: Vec<String>,
     },
-    /// The load of a mount. A mount counts for only one division at a time, which is `by`.
+    /// The load of a mount. A mount divides its counts in only one way at a time, by the objects of
+    /// the kind `by`.
     Mount {
         load: UserLoad,
         by: Division,
@@ -85,8 +86,8 @@ impl Source {
         matches!(self, Self::Mount { .. })
     }
 
-    /// Asks for the statistics. `interval` is the time until the next request. `by` is the division
-    /// that is shown.
+    /// Asks for the statistics. `interval` is the time until the next request. `by` is the kind of
+    /// objects that the rows show.
     ///
     /// # Errors
     /// Errors of the request to management, which lists the services, or of the mount.
@@ -155,7 +156,7 @@ async fn ask_mount(
 
 impl Reply {
     /// Returns the lines of the load since the reply `before`, the heaviest first. `None` means
-    /// that the replies are about another division.
+    /// that the mount has divided the counts in a reply by another kind of objects.
     fn lines_since(&self, before: &Self, by: Division, scope: LoadScope) -> Option<Vec<Line>> {
         let rows = match (&before.counts, &self.counts) {
             (Counts::Services { round: before, .. }, Counts::Services { round: now, .. }) => {
@@ -179,7 +180,7 @@ impl Reply {
     }
 }
 
-/// Lines of the view, with the division and the scope of their level.
+/// Lines of the view, with the kind of objects and the scope of the level that has these lines.
 type Computed = (Division, LoadScope, Option<Rc<[Line]>>);
 
 /// The replies between which the load is shown.
@@ -189,8 +190,8 @@ pub(super) struct Figures {
     shown: Option<(Rc<Reply>, Rc<Reply>)>,
     /// The reply at the start of the interval that has not ended yet.
     latest: Option<Rc<Reply>>,
-    /// The lines of the last call of [`Self::lines`], with the division and the scope of their
-    /// level. Each key and each drawing of the screen needs these lines.
+    /// The result of the last call of [`Self::lines`]. Each key and each drawing of the screen
+    /// needs these lines.
     computed: Option<Computed>,
 }
 
@@ -211,7 +212,7 @@ impl Figures {
     }
 
     /// Returns the lines of the last interval, the heaviest first. `None` means that no interval
-    /// has ended, or that the source counts for another division since then.
+    /// has ended, or that the source has changed since then to another kind of objects.
     pub(super) fn lines(&mut self, level: &Level) -> Option<Rc<[Line]>> {
         let (by, scope) = (level.by, level.scope);
         match &self.computed {

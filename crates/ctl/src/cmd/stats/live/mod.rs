@@ -107,7 +107,8 @@ async fn run(source: Source, by: Division, span: &SpanArgs, signals: Signals) ->
     let mut view = View::new(levels, span.interval, terminal_size, source.is_own());
     let has_titles = apply_layout(&mut view)?;
     while !terminal::is_in_foreground() {
-        // The user has started the command in the background. It continues in the foreground.
+        // The user has started the command in the background. The command stops here, and continues
+        // in the foreground.
         stop_process()?;
     }
     let terminal = Terminal::enter()?;
@@ -212,7 +213,7 @@ impl Live {
         .await
     }
 
-    /// Changes the state by an event. If the event ends the view, returns the reason.
+    /// Changes the state at an event. If the event ends the view, returns the reason for the end.
     fn apply(&mut self, event: Event) -> Result<Option<End>> {
         match event {
             Event::Reply(reply) => self.on_reply(reply),
@@ -253,7 +254,8 @@ impl Live {
         } else if self.source.is_own()
             && own::division_name(by) != own::division_name(self.view.by())
         {
-            // A mount counts for one division at a time, and the user has chosen another division.
+            // A mount counts for one kind of objects at a time, and the user has chosen another
+            // kind.
             self.figures.interrupt();
             self.question = Some(self.ask_after(Duration::ZERO));
         }

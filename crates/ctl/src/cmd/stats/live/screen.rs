@@ -1,9 +1,9 @@
 //! Computes the lines of the screen from the state of the view and the statistics.
 //!
 //! # Invariants
-//! The screen has at most as many lines as the terminal, and no line is wider than the terminal or
-//! contains a control character, although names from other hosts and users may contain any
-//! character ([`check_invariants`]).
+//! The screen has at most as many lines as the terminal. No line is wider than the terminal, and no
+//! line contains a control character ([`check_invariants`]). Names from other hosts and users may
+//! contain any character.
 
 use super::super::Division;
 use super::super::show::Line;
@@ -133,7 +133,8 @@ fn help() -> Vec<StyledText> {
     HELP.iter().enumerate().map(|(index, text)| (style(index), (*text).to_owned())).collect()
 }
 
-/// Returns the first line: the part of the cluster, the division and the interval.
+/// Returns the first line of the screen: the part of the cluster, the kind of the rows and the
+/// interval.
 fn place(view: &View) -> StyledText {
     let path: Vec<_> = view.path().map(plain).collect();
     let paused = if view.is_paused { "  paused" } else { "" };
@@ -149,7 +150,7 @@ fn measuring(view: &View) -> String {
     }
 }
 
-/// Returns the second line: the order, the filter and the number of rows.
+/// Returns the second line of the screen: the order, the filter and the number of the rows.
 fn order(view: &View, lines: &[Line]) -> String {
     let Order { column, is_reversed } = view.order();
     let by = column.map_or("load", |column| column.title(view.by()));
@@ -263,10 +264,10 @@ pub(super) fn frame(lines: &[ScreenLine]) -> String {
         if !style.is_empty() {
             frame += "\x1b[0m";
         }
-        // Clears the rest of the line.
+        // Clear the old characters after the end of the line.
         frame += "\x1b[K";
     }
-    // Clears the lines below.
+    // Clear the old lines below the last line.
     frame + "\x1b[J"
 }
 

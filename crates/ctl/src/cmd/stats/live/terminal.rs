@@ -53,8 +53,8 @@ struct Modes {
     saved: Termios,
 }
 
-/// The terminal that this process uses. The variable is static, because the hook of panics needs
-/// it. The lock is held only for a few system calls.
+/// The terminal that this process uses. The variable is static, because the panic hook needs the
+/// terminal. The lock is held only for a few system calls.
 static USED: Mutex<Option<Modes>> = Mutex::new(None);
 
 /// Whether this process can show the live view: input and output are terminals, and the terminal
@@ -81,7 +81,8 @@ fn change_modes(input: OwnedFd, output: OwnedFd) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns the modes of a terminal for the live view. `saved` is the modes for other programs.
+/// Returns the modes of a terminal for the live view. `saved` are the modes that other programs
+/// use.
 fn modes_of_view(saved: &Termios) -> Termios {
     let mut modes = saved.clone();
     modes.local_modes.remove(LocalModes::ICANON | LocalModes::ECHO);
@@ -134,7 +135,7 @@ fn restore_before_panics() {
     });
 }
 
-/// The terminal, while the live view uses it.
+/// The terminal during the live view.
 #[derive(Debug)]
 pub(super) struct Terminal {
     keys: File,
@@ -191,7 +192,7 @@ impl Terminal {
         }
     }
 
-    /// Draws a frame, unless it is on the screen already.
+    /// Draws a frame, unless the screen already shows an equal frame.
     ///
     /// # Errors
     /// The errors of the system.
@@ -292,8 +293,8 @@ mod tests {
         assert_eq!(modes(&terminal), before);
     }
 
-    /// Regression test: Ctrl-C discarded the keys before it, also keys that the program was about
-    /// to read.
+    /// Regression test: Ctrl-C discarded the keys that the user had pressed before Ctrl-C, even
+    /// keys that the program was about to read.
     #[test]
     fn ctrl_c_discards_no_earlier_key() {
         let (emulator, terminal) = pseudo_terminal();

@@ -1,5 +1,5 @@
-//! The state of the live view, and the effect of each key on it. The view reads no terminal and
-//! asks no service, so tests can check each behaviour.
+//! The state of the live view, and the effect of each key on this state. The view reads no terminal
+//! and asks no service, so tests can check each behaviour.
 //!
 //! The view is a stack of levels, from the cluster to a service and to a target. Enter adds a level
 //! for the selected row, and Backspace or Escape removes this level.
@@ -12,7 +12,8 @@ use super::keys::Key;
 use skep_stats::LoadScope;
 use std::time::Duration;
 
-/// All divisions, in the order in which the key `b` selects them.
+/// The kinds of objects into which a level can be divided. The key `b` selects the next kind in
+/// this order.
 const DIVISIONS: [Division; 7] = [
     Division::Node,
     Division::Target,
@@ -58,8 +59,8 @@ struct Cursor {
     /// The object of the row, by id and service. `None` means that the user has not moved the
     /// cursor, and selects the first row, even if the first row then shows another object.
     object: Option<(String, String)>,
-    /// Position of the row when it was last selected. If the object has no row any more, the row
-    /// at this position is selected.
+    /// Position of the selected row at the moment of its selection. If the object has no row any
+    /// more, the row at this position is selected.
     position: usize,
 }
 
@@ -314,7 +315,8 @@ impl View {
         *level = Level::new(by, level.scope, level.name.clone(), Filter::default());
     }
 
-    /// Whether the source of the statistics can divide the load of this level by `by`.
+    /// Whether the source of the statistics can divide the load of this level by objects of the
+    /// kind `by`.
     fn has_division(&self, by: Division) -> bool {
         let is_whole = self.level().scope == LoadScope::default();
         !self.is_own || is_whole || matches!(by, Division::Node | Division::Target)

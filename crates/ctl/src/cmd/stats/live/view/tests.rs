@@ -135,7 +135,7 @@ fn arrows_choose_the_column_that_sorts_the_rows() {
     assert_eq!(view.order(), Order { column: Some(Column::Queued), is_reversed: false });
     // The largest number comes first. The numbers of the lines in this test are negative.
     assert_eq!(shown(&view, &nodes), ["6", "5", "4"]);
-    // Rows of users have no queues, so their order is by load.
+    // Rows of users have no queues, so these rows are sorted by load.
     view.press(Key::Char('5'), &nodes);
     assert_eq!((view.by(), view.order().column), (Division::User, None));
     view.press(Key::Char('1'), &nodes);
@@ -148,7 +148,7 @@ fn arrows_choose_the_column_that_sorts_the_rows() {
 }
 
 #[test]
-fn keys_change_the_kind_of_rows_the_interval_and_the_pause() {
+fn keys_change_row_kind_and_interval_and_pause_the_view() {
     let mut view = view();
     let mut seen = Vec::new();
     for _ in DIVISIONS {
@@ -190,7 +190,7 @@ fn enter_key_opens_no_level_below_a_target_of_a_mount() {
     assert!(view.note.is_some() && view.path().count() == 2);
 }
 
-/// Returns keys that the view handles, and some that it ignores.
+/// Returns the keys that change the view, and some keys that the view ignores.
 fn some_keys() -> Vec<Key> {
     let special = [
         Key::Enter,
