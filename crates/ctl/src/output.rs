@@ -92,7 +92,7 @@ pub(crate) fn is_one_value() -> bool {
 }
 
 /// Serializes a path for `serialize_with`. Replaces invalid UTF-8 by U+FFFD, because JSON cannot
-/// represent invalid UTF-8, and serde's own serializer would fail after the command has done its
+/// represent invalid UTF-8. Serde's own serializer would fail, although the command has done its
 /// work.
 pub(crate) fn path<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_str(&path.display())
@@ -190,7 +190,7 @@ pub(crate) fn has_no_reader() -> bool {
 
 /// Waits for `time`. If standard output has no reader any more, the wait ends early, and the
 /// function returns `false`. The reader of `skep stats | head -1` ends a moment after the output,
-/// so a single check after the output would miss the end of the reader.
+/// so a single check immediately after the output would not detect this end.
 pub(crate) async fn sleep_while_read(time: Duration) -> bool {
     let end = skep_env::now().saturating_add(time);
     while !has_no_reader() {

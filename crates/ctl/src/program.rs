@@ -38,7 +38,8 @@ pub(crate) fn program() -> Command {
 /// that [`program`] has started has the name `exe`. The kernel keeps the first 15 bytes of the
 /// name.
 pub(crate) fn set_process_name(name: &str) {
-    // Ignore an error, because only people use the name. Without /proc, `program` fails anyway.
+    // Ignore an error, because only people use the name. If /proc is missing, `program` fails
+    // anyway.
     let _ = std::fs::write("/proc/self/comm", name);
 }
 

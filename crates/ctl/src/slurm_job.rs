@@ -173,9 +173,9 @@ impl Job {
     }
 }
 
-/// Permits tasks of this process's Slurm job on this node, by the removal of the file that refuses
-/// these tasks. A job that its user releases (`scontrol release`) keeps its job id, so without the
-/// removal, the file would also refuse the tasks of the next start.
+/// Permits the tasks of this process's Slurm job on this node: removes the file that
+/// [`Job::refuse`] has created. A job that its user releases (`scontrol release`) keeps its job id.
+/// Without the removal, the file would also refuse the tasks at the next start of the job.
 ///
 /// # Errors
 /// `Configuration` if this process does not belong to a job, and `Io` if the file cannot be

@@ -21,7 +21,7 @@ pub(crate) fn prove(token: &JoinToken) -> Result<()> {
 }
 
 /// Warns about management nodes that refuse a token which another management node has accepted.
-/// Services and mounts that have only this token cannot reach the refusing nodes, so they cannot
+/// Services and mounts that have only this token cannot reach the refusing nodes, and so cannot
 /// reach the leader if a refusing node leads. Does nothing for a cluster with one management node.
 pub(crate) fn warn_about_refusals(token: &JoinToken) {
     let asked = token.clone();

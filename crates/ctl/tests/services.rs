@@ -247,7 +247,7 @@ fn management_keeps_its_address_and_state_after_a_kill() {
 }
 
 #[test]
-fn unusable_tokens_are_refused_with_a_fix() {
+fn refusal_of_an_unusable_token_names_the_fix() {
     let place = Place::new();
     let (one, two) = (place.cluster("one"), place.cluster("two"));
     let _running = start_management(&one);

@@ -99,7 +99,7 @@ fn collect_page_cache(snapshot: &mut Snapshot, vmstat: &str) {
     let pages = |key| number_after(vmstat, key);
     let (dirty, limit) = (pages("nr_dirty "), pages("nr_dirty_threshold "));
     if let (Some(dirty), Some(limit @ 1..)) = (dirty, limit) {
-        // The kernel compares the sum of the dirty pages and the pages under writeback with the
+        // The kernel compares the sum of the dirty pages and of the pages under writeback with its
         // limit.
         let dirty = dirty.saturating_add(pages("nr_writeback ").unwrap_or(0));
         let millionths = dirty.saturating_mul(1_000_000) / limit;

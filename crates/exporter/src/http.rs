@@ -76,8 +76,8 @@ pub async fn serve_pages(
     handler: Rc<Handler>,
 ) {
     let permits = Semaphore::new(max_connections);
-    // Read the address before the loop, because the read needs a file descriptor, which may be
-    // missing after the start.
+    // Read the address before the loop. The read needs a free file descriptor, and later no
+    // descriptor may be free.
     let page = listener.local_address().map_or_else(|_| "?".into(), |it| it.to_string());
     let failed = FailedAccepts::new(format!("the page at {page}"));
     // Retry: after a failed accept, for example because no file descriptor is free, the thread

@@ -13,7 +13,7 @@ const PERIOD: Duration = Duration::from_secs(1);
 /// this time.
 const WORTH_A_LINE: Duration = Duration::from_secs(3);
 
-/// Logs each pause in which this thread's event loop did not run, until the caller drops the
+/// Logs each pause in which this thread's event loop did not run. Ends when the caller drops the
 /// future. The future must run on a thread whose other futures never block.
 pub async fn log_pauses() {
     loop {
@@ -22,8 +22,8 @@ pub async fn log_pauses() {
     }
 }
 
-/// Waits until a timer of `period` fires at least `least` too late. Returns the delay, and the time
-/// of day at which the timer began.
+/// Starts timers of length `period`, until one of them fires at least `least` too late. Returns the
+/// delay of this timer, and the time of day of its start.
 async fn next_pause(period: Duration, least: Duration) -> (Duration, Timestamp) {
     loop {
         let (begun, since) = (skep_env::now(), skep_env::wall_time());

@@ -14,13 +14,13 @@ use std::time::Duration;
 
 /// Size at which a background process renames its log file to `FILE.old` and begins a new log file.
 pub(crate) const LOG_LIMIT: ByteSize = ByteSize(16 << 20);
-/// The pause before a process is restarted after its first exit. The pause doubles with each
+/// The pause between the first exit of a process and its restart. The pause doubles with each
 /// further exit.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 /// Maximum pause before a restart.
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
-/// Time after which a running process counts as recovered. After a longer run, the next pause is
-/// [`FIRST_PAUSE`] again.
+/// Time for which a restarted process must run to count as recovered. After the exit of a recovered
+/// process, the pause is [`FIRST_PAUSE`] again.
 const RECOVERED: Duration = Duration::from_secs(30);
 
 /// The role of a process. The processes of a cluster start in the order of the roles.

@@ -47,8 +47,8 @@ impl Readiness {
     }
 
     /// Waits for a report, and returns the number of reports. `patience` is the time limit; `None`
-    /// means no time limit. The wait ends immediately if `has_ended` returns an error, which means
-    /// that no report can arrive any more.
+    /// means no time limit. If `has_ended` returns an error, no report can arrive any more, and the
+    /// wait ends immediately.
     pub(crate) async fn wait(
         &self,
         patience: Option<Duration>,

@@ -22,7 +22,7 @@ const SERVICES_OF_PROCESSOR: u64 = 100;
 /// Ports of a service: one for requests, and one for statistics.
 const PORTS_OF_SERVICE: u64 = 2;
 
-/// The needs of a cluster: numbers of services and ports, and bytes of disk and memory.
+/// The resources that a cluster needs: numbers of services and ports, and bytes of disk and memory.
 #[derive(Debug, Clone, Copy)]
 struct Needs {
     services: u64,
@@ -32,7 +32,7 @@ struct Needs {
 }
 
 /// The free resources of this host: bytes of disk and memory, and numbers of processors and ports.
-/// `None` means that the resource is unknown or is not needed, and is not compared.
+/// `None` means that the check ignores the resource, because its amount is unknown or not needed.
 #[derive(Debug, Clone, Copy, Default)]
 struct Resources {
     disk: Option<u64>,

@@ -140,8 +140,8 @@ impl Supervisor {
             self.add(Role::Management, name, self.plan.arguments("management", name));
             self.await_ready(1).await?;
         }
-        // Adds all nodes as members. An earlier start may have ended before one of these nodes
-        // became a member.
+        // Add all management nodes as members. An earlier start may have ended before one of these
+        // nodes became a member.
         let access = self.access()?;
         for name in names.iter().skip(1) {
             let node = read_identity(&self.plan.layout.service(name))?.map(|it| it.node);

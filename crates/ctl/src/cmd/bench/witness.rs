@@ -2,8 +2,8 @@
 //! to the file of results, and prints the report.
 //!
 //! # A full disk
-//! Results are lost only if no output accepts them. If the user requested a file of results, this
-//! file contains all results. A report that cannot be written to standard output is written to
+//! A result is lost only if no output accepts the result. If the user requested a file of results,
+//! this file contains all results. A report that cannot be written to standard output is written to
 //! standard error.
 
 use super::args::{HostArgs, ResultArgs};
@@ -147,8 +147,9 @@ struct PlannedPhases {
 }
 
 impl PlannedPhases {
-    /// Counts a phase that begins, and returns its number with the time left: ` (3 of 12, 1.5min
-    /// left)`. The remaining time follows from the average duration of the earlier phases.
+    /// Counts a phase that begins. Returns the number of the phase and the time left, as ` (3 of
+    /// 12, 1.5min left)`. The remaining time follows from the average duration of the earlier
+    /// phases.
     fn begin(&mut self, now: Duration) -> String {
         if self.begun == 0 {
             self.first = now;

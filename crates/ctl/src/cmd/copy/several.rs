@@ -25,7 +25,7 @@ const MOST_SECONDS: u32 = 24 * 3600;
 /// The ways in which the coordinator (the process of the command) starts processes on the hosts.
 #[derive(Debug)]
 pub(in crate::cmd) enum Transport {
-    /// Processes are started by ssh on the hosts of a deployment.
+    /// The coordinator starts processes by ssh on the hosts of a deployment.
     Ssh {
         /// The hosts, and the way to reach each host.
         deployment: Box<Deployment>,

@@ -359,7 +359,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Removes the secrets from a text, and then adds the text to the archive.
+    /// Removes the secrets from a text, and then adds this text to the archive.
     fn add(&mut self, name: &str, text: &str) -> Result<()> {
         let text = redacted(text, &self.secret);
         self.archive.add(&format!("{}/{name}", self.folder), text.as_bytes())

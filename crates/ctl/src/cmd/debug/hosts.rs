@@ -22,7 +22,7 @@ const MOST_SECONDS: u32 = 120;
 /// Exit code of `timeout` after `timeout` has ended a command.
 const TIMED_OUT: i32 = 124;
 
-/// The result for one host, in the JSON output.
+/// Whether the bundle has the archive of one host, in the JSON output.
 #[derive(Debug, Serialize, PartialEq, Eq)]
 pub(super) struct HostResult {
     pub(super) host: String,

@@ -139,8 +139,9 @@ pub(super) fn get(path: &Path) -> Result<Option<String>> {
     }
 }
 
-/// Replaces each group in the text of a pattern by its only target, because users list targets in
-/// patterns. A group of several targets, or a group that is not in the map, stays in the text.
+/// Replaces each group of one target in the text of a pattern by this target, because users list
+/// targets in patterns. A group of several targets, or a group that is not in the map, stays in the
+/// text.
 pub(super) fn in_targets(pattern: &str, map: &ClusterMap) -> String {
     let target = |id: &str| {
         let id = id.strip_prefix('g').unwrap_or(id).parse().ok()?;

@@ -104,8 +104,8 @@ fn change(args: MemberArgs, change: MemberChange) -> Result<(ChangedGroup, bool)
 }
 
 /// Refuses to drop the only other serving member of a group whose primary does not answer
-/// management. If the host of the primary has lost power, only this member has the last
-/// acknowledged changes, and this member takes over without a command.
+/// management. If the host of the primary has lost power, only the other member has the last
+/// acknowledged changes. This member then takes over without a command.
 ///
 /// # Errors
 /// `NotPermitted` if the drop may lose changes.

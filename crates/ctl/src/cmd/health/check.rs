@@ -72,8 +72,7 @@ pub(crate) struct CheckArgs {
     pub(super) history: Option<PathBuf>,
 }
 
-/// Duration of the measurement of the latencies of targets. Afterwards the command compares the
-/// latencies.
+/// Duration of the measurement of the latencies of targets, which the command then compares.
 const SPAN: Duration = Duration::from_secs(2);
 
 /// Time without a reply of management after which the command prints that management has not

@@ -85,7 +85,7 @@ impl NodeReport {
     }
 }
 
-/// The problems of services, and the targets whose outage these problems explain.
+/// The problems of services, and the targets that are offline because of these problems.
 #[derive(Debug, Default)]
 pub(super) struct ServiceProblems {
     pub(super) problems: Vec<Problem>,

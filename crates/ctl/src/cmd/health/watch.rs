@@ -113,8 +113,8 @@ fn as_text(change: &Change) -> String {
 struct Outage {
     /// The problem at the last check.
     problem: Problem,
-    /// Start of the problem, if management has recorded it. Otherwise the time of the first check
-    /// that found the problem.
+    /// Start of the problem according to management. If management has not recorded the start, the
+    /// time of the first check that found the problem.
     begun: Duration,
 }
 

@@ -108,7 +108,7 @@ fn pass_on(host: &str, stream: Stream, line: &[u8], is_one: bool) {
     if !is_one && !line.ends_with(b"\n") {
         text.push(b'\n');
     }
-    // Ignores errors, because a closed pipe of standard output or standard error must not stop the
+    // Ignore errors, because a closed pipe at standard output or standard error must not stop the
     // run.
     let _ = match stream {
         Stream::Out => std::io::stdout().lock().write_all(&text),

@@ -1,6 +1,6 @@
 //! Writes the newest cluster map of a mount, and the addresses of all management nodes in the map,
-//! to files on this host. So commands and new mounts still work when the management node that their
-//! token names is down, and `skep health check` works without a leader.
+//! to files on this host. So commands and new mounts still work when the management node in their
+//! token is down. `skep health check` works without a leader of management.
 //!
 //! The modules `skep_service::known_management` and `skep_service::known_map` read and write the
 //! files.

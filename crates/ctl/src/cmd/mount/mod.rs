@@ -132,8 +132,8 @@ pub(crate) struct MountArgs {
     log_file: Option<PathBuf>,
 }
 
-/// Time limit for the start of a mount in the background. The time for which the mount retries to
-/// reach management is added to this limit.
+/// Time limit for the start of a mount in the background. The command adds the time for which the
+/// mount retries to reach management to this limit.
 const BACKGROUND_PATIENCE: Duration = Duration::from_secs(45);
 
 /// The JSON output: the mount.

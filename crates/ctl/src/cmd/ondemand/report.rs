@@ -178,7 +178,7 @@ pub(super) fn report(system: &OnDemand, status: &OnDemandOutcome, request: &Requ
     }
 }
 
-/// Reads the output of the script.
+/// Parses the output of [`SCRIPT`].
 fn read(output: &str, hosts: usize, price: Option<&Price>) -> Report {
     let (seconds, figures) = output.split_once('\n').unwrap_or((output, ""));
     let Ok(seconds) = seconds.trim().parse::<u64>() else {

@@ -119,8 +119,8 @@ pub(crate) fn run(args: &SizeArgs) -> Result<()> {
 }
 
 /// Returns the number of inline bytes of files with this mean size on a cluster with the default
-/// settings. Larger files usually have no inline bytes: if the first write to a file is larger than
-/// its inline component, this component stays without bytes.
+/// settings. Larger files usually have no inline bytes. If the first write to a file is larger than
+/// the inline component of the file, this component stays empty.
 fn usual_inline_bytes(mean_bytes: u64) -> Option<u64> {
     let Policy { inline_bytes, .. } = Policy::default();
     let used = if mean_bytes <= inline_bytes { inline_bytes } else { 0 };

@@ -124,8 +124,8 @@ fn no_load(place: &Path) -> Error {
     Error::new(ErrorCode::Unsupported, what)
 }
 
-/// Returns the name of a division in requests to the mount. The mount then counts its load for each
-/// object of the division separately, for example for each user.
+/// Returns the name of a kind of objects in requests to the mount. The mount then counts its load
+/// separately for each object of this kind, for example for each user.
 pub(super) fn division_name(by: Division) -> &'static str {
     match by {
         Division::Node | Division::Target | Division::Client => "target",

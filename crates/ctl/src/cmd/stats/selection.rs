@@ -84,9 +84,9 @@ impl SelectionArgs {
         Ok(LoadScope { node: Some(node.id.raw()), target: None })
     }
 
-    /// Returns an error if `--node` is set although `source` has no load of single nodes for the
-    /// division `by`. The reason in the message begins with `source`, for example with `the monitor
-    /// stores`.
+    /// Returns an error if `--node` is set although `source` has no load of single nodes by objects
+    /// of the kind `by`. The reason in the message begins with `source`, for example with `the
+    /// monitor stores`.
     pub(super) fn check_has_nodes(&self, by: Division, source: &str) -> Result<()> {
         let has_nodes = matches!(by, Division::Node | Division::Target);
         if !self.has_node() || has_nodes {

@@ -80,7 +80,7 @@ pub(crate) struct RunArgs {
     is_dry_run: bool,
 }
 
-/// Whether a signal has arrived. The study then ends after its current run.
+/// Whether a signal has arrived. After a signal, the study ends at the end of its current run.
 static STOP: AtomicBool = AtomicBool::new(false);
 /// Default name of the lab that `skep` starts for a study.
 const OWN_LAB: &str = "study";

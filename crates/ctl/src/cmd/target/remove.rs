@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn refusal_of_a_removal_counts_empty_files_on_the_target_too() {
+    fn refused_removal_of_a_target_also_counts_empty_files() {
         let file = |inode, kind, bytes, is_written| GroupFile {
             inode: InodeId::new(inode),
             kind,

@@ -403,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn replacement_of_a_metadata_target_needs_no_new_group() {
+    fn steps_to_replace_a_metadata_target_create_no_group() {
         let mut map = ClusterMap::empty(skep_types::ClusterId::default());
         let former =
             Target::new(TargetId::new(4), TargetKind::Metadata, NodeId::new(2), "/disk1/skep");

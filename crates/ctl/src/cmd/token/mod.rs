@@ -44,7 +44,7 @@ struct DirectoryArgs {
     directory: Vec<PathBuf>,
 }
 
-/// The JSON output: what has changed in one directory.
+/// The JSON output: the change of the tokens in one directory.
 #[derive(Debug, Serialize)]
 struct DirectoryChange {
     directory: String,

@@ -155,7 +155,7 @@ fn measure_rule(args: &MeasureArgs, tree: &Tree, findings: &[&Finding]) -> Resul
 }
 
 /// Changes the settings, runs the command, and restores the settings, also if the command fails.
-/// Returns the result of the command, or the error of the kernel that refuses a value.
+/// Returns the result of the command, or the error with which the kernel has refused a value.
 fn with_changes(
     args: &MeasureArgs,
     tree: &Tree,

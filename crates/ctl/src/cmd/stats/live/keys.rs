@@ -36,7 +36,8 @@ pub(super) enum Key {
 
 /// The next step of the decoder.
 enum Step {
-    /// The first bytes are a key, or are bytes without a key (`None`). The number is their length.
+    /// The bytes begin with a key, or with bytes that are no key (`None`). The number is the length
+    /// of this beginning.
     Decoded(Option<Key>, usize),
     /// The bytes are the start of a sequence or character.
     Incomplete,

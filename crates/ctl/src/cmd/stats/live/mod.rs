@@ -192,8 +192,8 @@ struct Live {
 }
 
 impl Live {
-    /// Waits for the next event. A caller may drop the future and call again without losing an
-    /// event.
+    /// Waits for the next event. If a caller drops the future and calls the method again, no event
+    /// is lost.
     async fn next(&mut self) -> Result<Event> {
         let Self { terminal, signals, question, .. } = self;
         let mut keys = std::pin::pin!(terminal.keys());

@@ -214,8 +214,8 @@ impl Terminal {
         write_bytes(CLEAR.as_bytes())
     }
 
-    /// Waits for keys, and returns at least one. A caller may drop the future without losing a key,
-    /// because no wait follows between the read of a key and its return.
+    /// Waits for keys, and returns at least one key. If a caller drops the future, no key is lost,
+    /// because the future returns each key immediately after reading it.
     ///
     /// # Errors
     /// `Disconnected` if the terminal was closed, and errors of the system.
