@@ -25,8 +25,8 @@ pub(crate) struct EntryPaths {
     directories: BTreeMap<InodeId, PathBuf>,
 }
 
-/// Parses the id of an entry. Accepts the form that commands print (`2A-1F`), the name of a chunk
-/// file, which begins with this form, and an inode number in the form of `ls -i`.
+/// Parses the id of an entry. Accepts three forms: the form that commands print (`2A-1F`), the name
+/// of a chunk file, and an inode number as printed by `ls -i`.
 pub(crate) fn parse_id(text: &str) -> Result<InodeId, String> {
     if let Ok(number) = text.parse::<u64>()
         && number > 0
@@ -83,8 +83,8 @@ impl EntryPaths {
         Ok(path)
     }
 
-    /// Returns the text that a printed table shows as the path of an entry: the path, or "unknown"
-    /// with the reason if the path cannot be found.
+    /// Returns the text that a table shows as the path of an entry. If the path cannot be found,
+    /// the text is "unknown" with the reason.
     pub(crate) async fn text_of(&mut self, inode: InodeId) -> String {
         match self.path_of(inode).await {
             Ok(path) => path.display().to_string(),

@@ -79,9 +79,8 @@ impl GroupUses {
         self.files.iter().filter(|it| it.kind == FileKind::Directory).count()
     }
 
-    /// Returns the number of files without bytes on the group. The number does not include a file
-    /// that a client has open for writing, because the client may not have reported the bytes of
-    /// this file yet.
+    /// Returns the number of files without bytes on the group. Does not count a file that a client
+    /// has open for writing, because the client may not have reported its writes yet.
     pub(crate) fn unwritten(&self) -> usize {
         self.files.iter().filter(|it| is_unwritten(it)).count()
     }
@@ -93,8 +92,8 @@ impl GroupUses {
     }
 }
 
-/// Whether only the pattern of a file names the group: the group stores no bytes of the file, and
-/// no client has the file open for writing.
+/// Whether the group stores no bytes of a file, and no client has the file open for writing. Then
+/// only the pattern of the file names the group.
 pub(crate) fn is_unwritten(file: &GroupFile) -> bool {
     file.kind != FileKind::Directory && file.bytes == 0 && !file.is_written
 }

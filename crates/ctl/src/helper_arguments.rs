@@ -13,8 +13,8 @@ pub(crate) fn wrong(what: impl Into<String>) -> Error {
     Error::new(ErrorCode::InvalidArgument, what)
 }
 
-/// Returns the value of the option at the byte `at` of `letters`: the letters after the option, or
-/// the next argument if there are no more letters.
+/// Returns the value of the option at the byte `at` of `letters`. The value is the text after the
+/// option, or the next argument if this text is empty.
 ///
 /// # Errors
 /// `InvalidArgument` if the option has no value.

@@ -32,8 +32,8 @@ pub(crate) struct RestOfLog {
     /// The log file at the creation of this value.
     file: File,
     before: FileState,
-    /// The paths of the files in which the log may continue, each with the state of the file that
-    /// had this path at the creation of this value.
+    /// The paths of the files in which the log may continue. Each path has the state that its file
+    /// had at the creation of this value.
     continuations: Vec<(PathBuf, Option<FileState>)>,
 }
 

@@ -1,8 +1,8 @@
 //! Finds the process that serves a mount, by the mount point on its command line, and detects the
 //! end of this process.
 //!
-//! The module never accesses the mount itself, for two reasons: a request to a mount without
-//! servers may wait, and an open path keeps the mount in use.
+//! The module never accesses the mount itself. A request to a mount without servers may wait, and
+//! an open path would keep the mount in use.
 
 use crate::in_time::{LOOKUP_PATIENCE, within};
 use crate::log_end::RestOfLog;
@@ -103,9 +103,9 @@ pub(crate) struct OtherPlace {
     pub(crate) point: PathBuf,
 }
 
-/// Returns a mount point at which the file system of the previous mount `unmounted` is still
-/// mounted, for example by a bind mount or in a container. `None` if no mount table that this
-/// process can read has such a mount point.
+/// Returns a mount point on which the file system of the removed mount `unmounted` is still
+/// mounted. Bind mounts and containers can cause such mount points. `None` if no mount table that
+/// this process can read has such a mount point.
 pub(crate) fn still_mounted(unmounted: &MountEntry) -> Option<OtherPlace> {
     let mut examined = BTreeSet::new();
     std::iter::once(None).chain(processes().map(Some)).find_map(|process| {

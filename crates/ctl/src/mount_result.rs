@@ -1,6 +1,6 @@
-//! The result of a mount that has ended before metadata has confirmed all its changes: a file that
-//! the process of the mount writes for `skep umount`. The log of the mount has the same text, but
-//! `skep umount` cannot read a log that is not a file, such as the journal.
+//! The result of a mount that has ended before metadata has confirmed all its changes. The process
+//! of the mount writes this result to a file for `skep umount`. The log of the mount has the same
+//! text, but `skep umount` cannot read a log that is not a file, such as the journal.
 //!
 //! The file is in the directory of the sockets of mounts, which only the user of the mount can
 //! write to. The name of the file contains the id of the process. `skep umount` removes the file.

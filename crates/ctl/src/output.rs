@@ -85,8 +85,8 @@ pub(crate) fn is_for_people() -> bool {
     FORMAT.get().is_none_or(|format| *format == OutputFormat::Table)
 }
 
-/// Whether the output is one value for programs, so that a command must print all its results
-/// together: JSON is one value, CSV is one table, and XML is one document.
+/// Whether the output is one value for programs: one JSON value, one CSV table or one XML document.
+/// In this case, a command must print all its results together.
 pub(crate) fn is_one_value() -> bool {
     matches!(format(), OutputFormat::Json | OutputFormat::Csv | OutputFormat::Xml)
 }
@@ -189,8 +189,8 @@ pub(crate) fn has_no_reader() -> bool {
 }
 
 /// Waits for `time`. If standard output has no reader any more, the wait ends early, and the
-/// function returns `false`. The reader of `skep stats | head -1` ends a moment after the output,
-/// so a single check immediately after the output would not detect this end.
+/// function returns `false`. The reader of `skep stats | head -1` ends a moment after the output. A
+/// single check immediately after the output would not detect this end.
 pub(crate) async fn sleep_while_read(time: Duration) -> bool {
     let end = skep_env::now().saturating_add(time);
     while !has_no_reader() {

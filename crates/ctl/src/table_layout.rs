@@ -1,5 +1,5 @@
-//! The layout that the user requests for a table: its columns, the order of its rows, and whether
-//! it has a line of titles.
+//! The layout that the user requests for a table: the columns, the order of the rows, and whether
+//! the table has a line of titles.
 //!
 //! The module `output` formats the cells, and prints output that is not a table.
 

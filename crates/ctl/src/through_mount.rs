@@ -36,8 +36,9 @@ thread_local! {
     static USERS_BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Returns details of the file or directory at `path`. `None` if the mount runs an older version,
-/// or if `path` is a symbolic link or a special file, for which the mount has no such attribute.
+/// Returns details of the file or directory at `path`. `None` if the mount runs an older version.
+/// Also `None` if `path` is a symbolic link or a special file, because the mount has no such
+/// attribute for these kinds.
 ///
 /// # Errors
 /// - `PermissionDenied` if this user may not read the file.

@@ -104,9 +104,9 @@ pub(crate) fn way_to_the_token(error: &Error) -> &'static str {
     }
 }
 
-/// Returns the newest secret of a directory whose node has never joined, if this secret differs
-/// from the secret of `token` and management refuses it. Such a secret was never a secret of this
-/// cluster. Management must have accepted `token` before.
+/// Returns the newest secret of a directory whose node has never joined, if management refuses this
+/// secret. Such a secret was never a secret of this cluster. Returns `None` if the secret is also
+/// the newest secret of `token`. Management must have accepted `token` before.
 pub(crate) fn foreign_secret(directory: &Path, token: &JoinToken) -> Option<SecretId> {
     let identity = read_identity(directory).ok().flatten()?;
     if identity.node != NodeId::default() {

@@ -1,5 +1,5 @@
-//! The output that the commands for whole trees of files share (`skep copy`, `skep purge`): a line
-//! with the progress on a terminal, and the list of failed entries.
+//! The output that the commands for whole trees of files share (`skep copy`, `skep purge`). This
+//! output is a line with the progress on a terminal, and the list of failed entries.
 
 use crate::output::{counted, is_for_people, is_screen, replace_line, span};
 use skep_copy::outcome::Problem;

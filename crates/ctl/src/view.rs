@@ -62,8 +62,9 @@ impl TargetLine {
         self.condition == LOST
     }
 
-    /// Returns one word for the state of the target: "Lost" if the target was marked as lost, the
-    /// reachability of the target if its node is not online, otherwise its condition.
+    /// Returns one word for the state of the target: "Lost" if the target was marked as lost. If
+    /// the node is not online, the word for the target's reachability. Otherwise, the word for its
+    /// condition.
     fn state(&self) -> &'static str {
         if self.is_lost() {
             LOST

@@ -16,9 +16,9 @@ pub(crate) struct Wait {
     pub(crate) target: TargetId,
 }
 
-/// Returns the clause that names the target for which a silent target itself waits, such as `target
-/// t1 on metadata-1 itself waits for target t5 on storage-2`. `error` is the error of the waiting
-/// mount. `None` if the error names no target, or if the node of the target does not wait.
+/// Returns the clause that names the target for which a silent target itself waits. An example is
+/// `target t1 on metadata-1 itself waits for target t5 on storage-2`. `error` is the error of the
+/// waiting mount. `None` if the error names no target, or if the node of the target does not wait.
 pub(crate) fn chain(
     error: &str,
     waits: impl Iterator<Item = Wait> + Clone,

@@ -76,9 +76,9 @@ fn check_phrases(text: &str) {
     }
 }
 
-/// An error that occurs without a cluster: the arguments of the command, the name of the error
-/// code, the exit code, the object that the message names, and the hint of the message on how to
-/// fix the problem.
+/// An error that occurs without a cluster. The fields are the arguments of the command, the name of
+/// the error code and the exit code. The last two fields are the object in the message, and the
+/// hint on how to fix the problem.
 type Row<'a> = (Vec<&'a str>, &'a str, i32, &'a str, &'a str);
 
 /// Runs a command in a directory in which no cluster exists, and checks its error.

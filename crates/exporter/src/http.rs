@@ -1,13 +1,13 @@
 //! A small HTTP server that replies to `GET /metrics` with the metrics of the process.
 //!
 //! The server runs on the event loop of a thread that serves no clients of the file system. The
-//! server uses the parser of `hyper` for request heads, and supports only the features that readers
-//! of metrics need: requests without a body, and several requests on one connection. A server
-//! library would require a second event loop, because each such library depends on the reactor of
-//! an async runtime.
+//! server uses the parser of `hyper` for request heads. The server supports only the features that
+//! readers of metrics need: requests without a body, and several requests on one connection. A
+//! server library would require a second event loop, because each such library depends on the
+//! reactor of an async runtime.
 //!
-//! The server limits the number of connections, the length of a request, the time to receive a
-//! request, and the time to write a reply to the socket. No request can change any state.
+//! The server has limits for the number of connections, the length of a request, the time to
+//! receive a request, and the time to write a reply. No request can change any state.
 
 use crate::failed_accepts::FailedAccepts;
 use crate::tls::{ServerTls, Stream};

@@ -1,7 +1,7 @@
-//! Provides the statistics of a process to other programs: as an HTTP page for Prometheus and
-//! compatible programs ([`http`]), and as a message for `skep stats` ([`message`]). The crate also
-//! provides the records of single operations ([`traces`]), and reads statistics of the host and of
-//! the process from `/proc` ([`host`], [`process`]). [`tls`] encrypts connections, and
+//! Provides the statistics of a process to other programs in two forms: as an HTTP page for
+//! Prometheus ([`http`]), and as a message for `skep stats` ([`message`]). The crate also provides
+//! the records of single operations ([`traces`]), and reads statistics of the host and of the
+//! process from `/proc` ([`host`], [`process`]). [`tls`] encrypts connections, and
 //! [`failed_accepts`] limits the log of listeners. [`log_pauses`] logs that the process did not run
 //! for some time.
 //!

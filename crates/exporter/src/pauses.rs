@@ -22,7 +22,7 @@ pub async fn log_pauses() {
     }
 }
 
-/// Starts timers of length `period`, until one of them fires at least `least` too late. Returns the
+/// Starts timers of length `period`, until a timer fires at least `least` too late. Returns the
 /// delay of this timer, and the time of day of its start.
 async fn next_pause(period: Duration, least: Duration) -> (Duration, Timestamp) {
     loop {

@@ -76,8 +76,8 @@ impl ServerTls {
     /// Reads the files with the certificate chain and the key, in PEM.
     ///
     /// # Errors
-    /// - `Configuration` if a file cannot be read, is no PEM, or does not match the other file, or
-    ///   if all users of the host can access the key.
+    /// - `Configuration` if a file cannot be read, is no PEM, or does not match the other file. The
+    ///   same error if all users of the host can access the key.
     /// - `Unsupported` if the processor lacks instructions.
     pub fn open(certificate: &Path, key: &Path) -> Result<Rc<Self>> {
         let marks = marks(certificate, key);

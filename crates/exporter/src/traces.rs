@@ -109,9 +109,9 @@ pub struct ReportedTraces {
 impl ReportedTraces {
     /// Adds the records of a report from the client `client`. Drops the oldest records beyond
     /// `MAX_REPORTED` records or `MAX_REPORTED_CALLS` requests. `store` assigns the numbers of the
-    /// records. If the clock of the client is ahead, an operation may have an end in the future.
-    /// Such an operation counts as ended now. Otherwise readers would list this operation as recent
-    /// for hours.
+    /// records. If the clock of the client is ahead, an operation may seem to end in the future.
+    /// Such an operation counts as ended now, because readers would otherwise list the operation as
+    /// recent for hours.
     pub fn add(&mut self, client: NodeId, report: ReportTraces, store: &TraceStore) {
         let now_us = Moment::read().wall_us;
         for mut record in report.records {

@@ -41,7 +41,7 @@ pub(super) fn give_service(
     let (added, is_trusted) = user.added_targets(&node.directory)?;
     let added: Vec<_> = added.into_iter().filter(|path| !targets.contains(path)).collect();
     // Change the owners of all targets at the same time, because the targets are on different
-    // disks, and the first change of a large target takes minutes.
+    // disks. The first change of a large target takes minutes.
     let mut changed: u64 = std::thread::scope(|scope| {
         let user = &user;
         let named: Vec<_> =
@@ -54,8 +54,8 @@ pub(super) fn give_service(
         let threads = named.into_iter().chain(added);
         threads.map(|it| unless_failed(it.join().expect("the thread does not panic"))).sum()
     });
-    // Change the owner of this directory last, because the command trusts the list of added targets
-    // in the directory only as long as root owns the directory.
+    // Change the owner of this directory last. The command trusts the list of added targets in this
+    // directory only as long as root owns the directory.
     changed += user.take_directory(&node.directory)?;
     let directories: Vec<_> =
         std::iter::once(&node.directory).chain(targets).chain(&added).cloned().collect();

@@ -1,5 +1,5 @@
-//! `skep umount`: unmounts a cluster from a directory, as root or with the setuid helper of FUSE,
-//! and waits for the end of the process that served the mount.
+//! `skep umount`: unmounts a cluster from a directory, as root or with the setuid helper of FUSE.
+//! Then waits for the end of the process that served the mount.
 
 pub(crate) mod helper;
 

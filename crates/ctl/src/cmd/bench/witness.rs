@@ -1,5 +1,5 @@
-//! Observes a run of a benchmark: shows progress, measures the CPU use in a lab, writes each result
-//! to the file of results, and prints the report.
+//! Observes a run of a benchmark: shows the progress, writes each result to the file of results,
+//! and prints the report. In a lab, also measures the CPU use.
 //!
 //! # A full disk
 //! A result is lost only if no output accepts the result. If the user requested a file of results,

@@ -1,5 +1,5 @@
-//! The archives of other hosts in a bundle: each host writes an archive with its logs, settings and
-//! kernel facts to the standard output of an ssh session.
+//! The archives of other hosts in a bundle. Each host writes an archive to the standard output of
+//! an ssh session: its logs, its settings and facts about its kernel.
 //!
 //! The size of each archive and the time for writing it are limited. If a host does not answer, the
 //! bundle lacks only the archive of this host.

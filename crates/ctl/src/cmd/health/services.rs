@@ -1,9 +1,9 @@
 //! The services of a cluster for `skep health check`. The check connects to each service. If a
 //! connection fails, the report names the cause and its remedy.
 //!
-//! This module distinguishes a host that does not answer, a service that does not run, a service
-//! that lacks the newest token, and a service that does not reach management. The module
-//! `skep_cluster::problems` finds the problems that the cluster map shows.
+//! This module distinguishes four causes: the host does not answer, the service does not run, lacks
+//! the newest token, or does not reach management. The module `skep_cluster::problems` finds the
+//! problems that the cluster map shows.
 
 use super::problem::{Object, Problem};
 use crate::access::Access;

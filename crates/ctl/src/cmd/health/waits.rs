@@ -1,8 +1,9 @@
-//! The requests that wait, for `skep health check`: the reports of the nodes and the problems that
-//! follow from them.
+//! The waiting requests in the report of `skep health check`, and the problems that follow from
+//! these requests.
 //!
-//! Requests for a target whose service does not accept connections are not a separate problem:
-//! [`explained`] adds a clause about these requests to the problem of the service.
+//! If the service of a target does not accept connections, the requests for this target are no
+//! separate problem. [`explained`] adds a clause about these requests to the problem of the
+//! service.
 
 use super::problem::{Problem, Since};
 use crate::output::span;

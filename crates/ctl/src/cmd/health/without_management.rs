@@ -1,5 +1,5 @@
-//! `skep health check` while management does not answer: checks the services by the newest cluster
-//! map that this host has, and asks the management nodes for their roles.
+//! `skep health check` while management does not answer. Checks the services in the newest cluster
+//! map of this host, and asks the management nodes for their roles.
 //!
 //! The module [`super::last_map`] finds the map, [`super::members`] asks the management nodes, and
 //! [`super::services`] connects to services.

@@ -99,8 +99,8 @@ fn missing_management(error: &Error) -> String {
 }
 
 /// Asks again all services that have replied in the earlier round `before`. Skips the services that
-/// did not reply in the earlier round: their counts could not be compared with earlier counts, and
-/// a request to these services would delay each round.
+/// did not reply in the earlier round, because their counts cannot be compared with earlier counts.
+/// A request to these services would also delay each round.
 ///
 /// # Errors
 /// Errors of the request to management, which lists the services.

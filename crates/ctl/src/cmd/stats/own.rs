@@ -26,8 +26,8 @@ const MARGIN_SECONDS: u64 = 10;
 /// for the statistics.
 const LONGEST_SECONDS: u64 = 3600;
 
-/// Returns the mount that gives the statistics to a user who cannot use the token: the mount of the
-/// working directory, or the only mount of this host.
+/// Returns the mount from which a user without the token gets statistics: the mount of the working
+/// directory, or the only mount of this host.
 pub(crate) fn mount_of_user() -> Option<PathBuf> {
     let points = mount_points();
     let here = std::env::current_dir().unwrap_or_default();

@@ -193,9 +193,9 @@ async fn refuse_open(access: &Access, map: &ClusterMap, target: &Target) -> Resu
 }
 
 /// Checks twice that nothing uses the group of a target. During each check, every metadata target
-/// must have a map in which the target is closed, so that no metadata target places new files on
-/// the target. A metadata target may have placed a file on the target before it received this map.
-/// The second check finds each such file that is not in a prepared transaction.
+/// must have a map in which the target is closed. Then no metadata target places new files on the
+/// target. A metadata target may have placed a file on the target before it received this map. The
+/// second check finds each such file that is not in a prepared transaction.
 async fn await_unused(access: &Access, map: &ClusterMap, target: &Target) -> Result<()> {
     let Some(group) = map.group_of(target.id).map(|group| group.id) else { return Ok(()) };
     let deadline = skep_env::now() + PATIENCE;

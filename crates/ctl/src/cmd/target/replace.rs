@@ -1,8 +1,9 @@
 //! `skep target replace`: replaces a target by a new target, for example on a new disk.
 //!
-//! For a metadata target, the command makes the new target a member of the group, waits until the
-//! new target has all data, and removes the former target from the group. The command decides each
-//! step from the cluster map alone, so a repeated command continues an interrupted command.
+//! For a metadata target, the command makes the new target a member of the group, and waits until
+//! the new target has all data. Then the command removes the former target from the group. The
+//! command decides each step from the cluster map alone, so a repeated command continues an
+//! interrupted command.
 //!
 //! Skep does not mirror storage targets, and no command moves their bytes yet. For a storage
 //! target, the command fails with the steps that remain for the administrator.

@@ -1,5 +1,5 @@
 //! `skep why PATH` for users without the cluster's token. Explains the operations of this user on
-//! the path and everything below it, from records that the mount makes while the command measures.
+//! the path and below the path, from records that the mount makes while the command measures.
 //!
 //! The report comes from `skep_stats::operation`.
 
@@ -106,8 +106,9 @@ pub(super) async fn explain(
     Ok(report)
 }
 
-/// Explains the operation with the trace id `trace`, if this operation was slow and the mount at
-/// `place` has a record of the operation for this user.
+/// Explains the operation with the trace id `trace` from a record of the mount at `place`. The
+/// mount returns only records of slow operations. Users other than root get only records of their
+/// own operations.
 ///
 /// # Errors
 /// - `NotFound` if the mount has no such record.

@@ -67,9 +67,9 @@ async fn ask_entry_info(access: &Access, map: &ClusterMap, inode: InodeId) -> Re
     router.call_inode(inode, &GetEntryInfo { inode }, options).await
 }
 
-/// Returns the ids of the targets that serve a file: the metadata targets of its inode and of its
-/// name, and the storage targets of its stripe pattern. For a directory, returns all storage
-/// targets instead, because its files may be on any storage target.
+/// Returns the ids of the targets that serve a file. These are the metadata targets of its inode
+/// and of its name, and the storage targets of its stripe pattern. For a directory, returns all
+/// storage targets instead, because its files may be on any storage target.
 fn targets_of(map: &ClusterMap, inode: InodeId, info: &EntryInfo) -> Vec<u32> {
     let metadata = [inode, info.parent].into_iter().filter(|inode| *inode != InodeId::default());
     let mut groups: BTreeSet<_> =

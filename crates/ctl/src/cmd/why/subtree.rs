@@ -1,8 +1,8 @@
 //! The files and directories below a path in a mount, for users without the cluster's token.
 //!
 //! An inode has no path, so the mount looks up the directories above the inode. This module asks
-//! the mount about at most [`MAX_ASKED`] inodes, and does not wait longer than [`PATIENCE`],
-//! because the lookups may need a server that does not answer.
+//! the mount about at most [`MAX_ASKED`] inodes, and waits at most [`PATIENCE`], because a lookup
+//! may need a server that does not answer.
 
 use crate::in_time::within;
 use crate::through_mount;
