@@ -40,7 +40,7 @@ impl Account {
     }
 
     /// Returns the command that runs a program with the rights of this user. `words` are the
-    /// program and its arguments. The program is killed after `seconds`.
+    /// program and its arguments. After `seconds` seconds, `timeout` kills the program.
     pub(crate) fn command(self, seconds: u32, words: &[String]) -> Command {
         // `timeout` runs as root, so the user cannot stop `timeout`. The signal KILL also ends a
         // program that the user has stopped.

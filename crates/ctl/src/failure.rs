@@ -144,8 +144,8 @@ fn exit_code(code: ErrorCode) -> u8 {
     }
 }
 
-/// Returns an error code that leads to this exit code. A command uses this function to report the
-/// failure of another process of Skep.
+/// Returns an error code for which [`report`] returns the exit code `exit_code`. A command uses
+/// this function to report the failure of another process of Skep.
 pub(crate) fn code_of_exit(exit_code: i32) -> ErrorCode {
     match u8::try_from(exit_code) {
         Ok(WRONG_USE) => ErrorCode::Configuration,

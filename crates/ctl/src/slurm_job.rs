@@ -213,7 +213,7 @@ fn allow_in(directory: &Path, job: &str) -> Result<()> {
     }
 }
 
-/// Returns the value of a variable of the job that is a number.
+/// Returns the number in the environment variable `name` of the job.
 fn number(name: &str) -> Result<u32> {
     let text = job_variable(&[name])?;
     text.parse().map_err(|_| {

@@ -37,8 +37,8 @@ thread_local! {
 }
 
 /// Returns details of the file or directory at `path`. `None` if the mount runs an older version.
-/// Also `None` if `path` is a symbolic link or a special file, because the mount has no such
-/// attribute for these kinds.
+/// Also `None` if `path` is a symbolic link or a special file, because the mount has no attribute
+/// with details for such paths.
 ///
 /// # Errors
 /// - `PermissionDenied` if this user may not read the file.

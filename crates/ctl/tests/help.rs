@@ -1,5 +1,5 @@
-//! Checks that each command has help, completion and a manual page, and that these contain its
-//! examples.
+//! Checks that each command has help, completion and a manual page, and that help and manual page
+//! contain the examples of the command.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -95,7 +95,8 @@ pub fn is_figures_request(message: u16) -> bool {
     message == GetStatistics::ID || message == ListTraces::ID
 }
 
-/// Handles a request. [`is_figures_request`] must return `true` for the request.
+/// Replies to a request for statistics or records. [`is_figures_request`] must return `true` for
+/// the request.
 pub fn answer(figures: &Figures, incoming: &Incoming, outbox: &Rc<Outbox>) {
     if incoming.header.message == ListTraces::ID {
         reply(incoming, outbox, |request| figures.traces(&request));
@@ -104,7 +105,7 @@ pub fn answer(figures: &Figures, incoming: &Incoming, outbox: &Rc<Outbox>) {
     }
 }
 
-/// Handles a [`ReportTraces`] request of the node `client`.
+/// Stores the records in a [`ReportTraces`] request of the node `client`, and replies.
 pub fn answer_report(figures: &Figures, client: NodeId, incoming: &Incoming, outbox: &Rc<Outbox>) {
     reply(incoming, outbox, |report: ReportTraces| {
         figures.reported.borrow_mut().add(client, report, figures.registry.traces());

@@ -71,8 +71,9 @@ impl Transport {
         }
     }
 
-    /// Copies with all hosts, and shows the progress. `stores` are the settings and credentials for
-    /// object stores. This process sends the credentials to the processes on the hosts.
+    /// Copies files with all hosts, and shows the progress. `stores` are the settings and
+    /// credentials for object stores. This process sends the credentials to the processes on the
+    /// hosts.
     pub(in crate::cmd) fn copy(
         &self,
         sources: &[PathBuf],
@@ -83,7 +84,7 @@ impl Transport {
         with_progress(|report| self.copy_with(sources, destination, options, stores, report))
     }
 
-    /// Copies with all hosts, and calls `report` about once per second.
+    /// Copies files with all hosts, and calls `report` about once per second.
     pub(in crate::cmd) fn copy_with(
         &self,
         sources: &[PathBuf],

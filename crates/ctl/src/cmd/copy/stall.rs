@@ -4,8 +4,8 @@
 use skep_copy::outcome::Progress;
 use std::time::Duration;
 
-/// Time without progress after which the user gets a warning. The time between two warnings is the
-/// same.
+/// Time without progress after which the user gets a warning. Without progress, further warnings
+/// follow after the same time.
 const SILENCE: Duration = Duration::from_secs(60);
 
 /// The counts and the time of the last progress of a copy.

@@ -264,7 +264,7 @@ mod tests {
         assert_eq!(changes.len(), 1, "{changes:?}");
         assert_eq!(changes[0].what, "cannot check the cluster: token file a: revoked");
         assert!(changes[0].remedy.contains("start the command again"), "{changes:?}");
-        // The silence of management is another problem, and does not end the first problem.
+        // The silence of management is a different problem, and does not end the first problem.
         let silent = Err(Error::new(ErrorCode::Disconnected, "no"));
         assert_eq!(at(&mut outages, 5, silent), ["begins management does not answer: no"]);
         let lines = at(&mut outages, 10, whole(Vec::new()));

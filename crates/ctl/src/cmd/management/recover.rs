@@ -45,8 +45,9 @@ struct Recovery {
     directory: PathBuf,
     /// Index of the last log entry that this member has stored.
     last: u64,
-    /// Term of this entry. The member with the highest term has the most changes. If several
-    /// members have this term, the member with the highest index among them has the most changes.
+    /// Term of the last log entry that this member has stored. The member with the highest term has
+    /// the most changes. If several members have this term, the member with the highest index among
+    /// them has the most changes.
     term: u64,
     /// The ids of the members, as stored by this member.
     members: Vec<u64>,

@@ -11,7 +11,7 @@ use skep_types::{ErrorCode, Result};
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-/// Mounts the cluster, or changes a mount, as the arguments of mount(8) request.
+/// Mounts the cluster that the arguments from mount(8) name, or changes an existing mount.
 pub(crate) fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let result = parse(arguments).and_then(|args| super::run(&args));
     let Err(error) = result else { return ExitCode::SUCCESS };

@@ -39,8 +39,8 @@ pub(super) struct JobCopy<'a> {
 }
 
 impl JobCopy<'_> {
-    /// Copies, and compares all bytes. Calls `check` every 10 s. Returns when the copy ends, when
-    /// the copy makes no progress for [`STALL`], or when `check` fails.
+    /// Copies the files, and compares all bytes. Calls `check` every 10 s. Returns when the copy
+    /// ends, when the copy makes no progress for [`STALL`], or when `check` fails.
     pub(super) fn run(
         &self,
         check: &mut dyn FnMut(&Progress) -> Result<()>,

@@ -188,9 +188,9 @@ pub(super) fn lost_servers(states: &[HostState]) -> Option<String> {
     ))
 }
 
-/// Returns one line for each host that still has data of other file systems, which were not copied
-/// out before the last boot of the host. Each line begins with a newline. Empty if no host has such
-/// data.
+/// Returns one line for each host that still has data of other file systems on demand. This data
+/// was not copied out before the last boot of the host. Each line begins with a newline. Empty if
+/// no host has such data.
 pub(super) fn kept_data(states: &[HostState]) -> String {
     let line = |it: &HostState| {
         format!(

@@ -41,7 +41,7 @@ pub(crate) struct CompareArgs {
 #[derive(Debug, Serialize)]
 struct Comparison {
     rows: Vec<Row>,
-    /// Directory of the files. Null if no files were written.
+    /// Directory of the written files. Null if no files were written.
     directory: Option<PathBuf>,
     /// Names of the files in the directory.
     files: Vec<String>,

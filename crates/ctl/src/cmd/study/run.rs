@@ -187,7 +187,7 @@ fn remove(name: &str) -> Result<()> {
     })
 }
 
-/// Returns the error of a study, with the error of removing its lab added to its text.
+/// Adds the error of the removal of a study's lab to the text of the error of the study.
 fn with_removal_error(error: &Error, left: &Error) -> Error {
     Error::new(error.code(), format!("{}; also, {}", error.context(), left.context()))
 }

@@ -180,8 +180,8 @@ mod tests {
         std::fs::write(&second, "x").unwrap();
         assert_eq!(names.name_of(inode_of(&second), at(6)), None, "the list is too new");
         assert_eq!(names.name_of(inode_of(&second), at(7)).as_deref(), Some("second"));
-        // If the watched path is a file, `WatchedNames` reads no directory, so the path has no
-        // other name.
+        // If the watched path is a file, `WatchedNames` lists no directory, and so finds no other
+        // file.
         let mut one = WatchedNames::of(&file, inode_of(&file)).unwrap();
         assert_eq!(one.name_of(inode_of(&second), at(9)), None);
     }

@@ -30,7 +30,7 @@ struct Call {
     options: Vec<OsString>,
 }
 
-/// Unmounts a cluster, as the arguments of umount(8) request.
+/// Unmounts the cluster that the arguments from umount(8) name.
 pub(crate) fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let result = parse(arguments).and_then(|call| match call.is_left_to_umount {
         true => Err(by_umount(&call)),

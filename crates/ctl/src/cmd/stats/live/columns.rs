@@ -193,8 +193,8 @@ pub(super) fn aligned(text: &str, width: usize, is_right: bool) -> String {
     if is_right { space + &text } else { text + &space }
 }
 
-/// Returns a text of at most `width` columns. If characters are left out, the last character of the
-/// result is `~`.
+/// Shortens a text to at most `width` columns. If characters are left out, the last character of
+/// the result is `~`.
 pub(super) fn shortened(text: &str, width: usize) -> String {
     if width_of(text) <= width {
         return text.to_owned();

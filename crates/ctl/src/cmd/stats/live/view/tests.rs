@@ -133,7 +133,7 @@ fn arrows_choose_the_column_that_sorts_the_rows() {
     view.press(Key::Left, &nodes);
     view.press(Key::Left, &nodes);
     assert_eq!(view.order(), Order { column: Some(Column::Queued), is_reversed: false });
-    // The largest number comes first. The numbers of the lines in this test are negative.
+    // The row with the most queued requests comes first. In this test, these numbers are negative.
     assert_eq!(shown(&view, &nodes), ["6", "5", "4"]);
     // Rows of users have no queues, so these rows are sorted by load.
     view.press(Key::Char('5'), &nodes);
