@@ -106,15 +106,16 @@ impl CheckedFiles {
     /// Adds a file for `validity` after `start`, the moment before the worker sent the request for
     /// its attributes. Does nothing if permissions have changed since `start`.
     pub(crate) fn insert(&self, inode: InodeId, validity: Duration, start: CheckStart) {
-        // Follow earlier changes first. If this worker followed them later, the next check would
-        // remove the new entry.
+        // First empty the cache if permissions have changed earlier. Otherwise the next check would
+        // empty it, and remove the new entry.
         if self.follow_changes() != start.changes {
             return;
         }
         let until = start.at + validity;
         add(&mut self.own.borrow_mut(), inode, until);
         let mut checks = self.shared.after(start.changes);
-        // Another worker may have followed a change since the comparison above.
+        // Another worker may have emptied the shared cache for a new change since the comparison
+        // above.
         if checks.0 == start.changes {
             add(&mut checks.1, inode, until);
         }
@@ -180,6 +181,6 @@ mod tests {
         let start = here.begin_check();
         let late = CheckStart { at: start.at.saturating_sub(limits::VALIDITY), ..start };
         here.insert(InodeId::new(8), limits::VALIDITY, late);
-        assert!(!here.contains(InodeId::new(8)), "the reply came after the validity");
+        assert!(!here.contains(InodeId::new(8)), "the validity ended before the reply");
     }
 }

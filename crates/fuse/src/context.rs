@@ -50,7 +50,7 @@ pub(crate) struct Context<F> {
     pub(crate) repeated_opens: Arc<RepeatedOpens>,
     /// The recent operations of all workers, for programs that follow the operations of the mount.
     pub(crate) following: Arc<Following>,
-    /// The requests of all workers to which the mount has not replied.
+    /// The requests in flight of all workers: the mount has not replied to them.
     pub(crate) waiting: Arc<Waiting>,
     /// Counts of the requests of all workers by user, group and job, for programs that request the
     /// load of a user.

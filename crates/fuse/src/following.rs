@@ -89,7 +89,7 @@ record! {
 }
 
 record! {
-    /// Operations of a mount that ended after a position.
+    /// The operations that a mount has completed after a position.
     #[derive(Default)]
     pub struct FollowedOperations {
         /// The operations that the user may see, in the order of their ends.
@@ -261,7 +261,10 @@ fn page(ring: &Ring, after: u64, uid: u32) -> FollowedOperations {
         (seen, last) = (seen + 1, kept.number);
     }
     answer.lost = (answer.next - after).saturating_sub(seen);
-    debug_assert!(answer.to_bytes().len() <= MAX_PAGE_BYTES, "a reply has a maximum size");
+    debug_assert!(
+        answer.to_bytes().len() <= MAX_PAGE_BYTES,
+        "a reply has at most {MAX_PAGE_BYTES} bytes"
+    );
     answer
 }
 

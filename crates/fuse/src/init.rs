@@ -94,7 +94,7 @@ fn protocol(what: impl Into<String>) -> Error {
 /// The features that both kernel and daemon use on a mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct KernelFeatures {
-    /// The transport that was chosen.
+    /// The transport that the mount uses.
     pub(crate) transport: TransportKind,
     /// Whether the kernel sends the long form of `SETXATTR`.
     pub(crate) has_long_set_xattr: bool,

@@ -154,7 +154,7 @@ where
         match end {
             End::Unmounted => return Ok(()),
             End::Refused => {
-                // Without another transport, the error below reports the refusal.
+                // If no other transport is left, the error below reports the refusal.
                 if let Some(other) = transports.peek() {
                     tracing::warn!(
                         "the kernel refused transport {transport} for {}; the mount tries \
@@ -176,8 +176,8 @@ where
 
 /// Returns the transports that the mount tries, the best one first.
 fn candidates(choice: TransportChoice) -> Result<Vec<TransportKind>> {
-    // Check this before the call of `allow_uring`, because a mount that may use only the device
-    // must not change a setting of the host.
+    // Check the option before the call of `allow_uring`, because a mount that may use only the
+    // device must not change a setting of the host.
     if choice == TransportChoice::Only(TransportKind::Device) {
         return Ok(vec![TransportKind::Device]);
     }

@@ -1,9 +1,9 @@
 //! Opens that the kernel repeats after `ESTALE`, and the files that the mount holds for them.
 //!
 //! The kernel opens a name in two requests: `LOOKUP` returns the inode, and `OPEN` opens the inode.
-//! If the file has lost its name between the two, the mount replies `ESTALE`. The kernel then sends
-//! both requests again, but only once. If the next file has lost the name as well, the program gets
-//! `ESTALE`, although the name always referred to a file.
+//! If the file has lost its name between the two requests, the mount replies `ESTALE`. The kernel
+//! then sends both requests again, but only once. If the next file has lost the name as well, the
+//! program gets `ESTALE`, although the name always referred to a file.
 //!
 //! The kernel also repeats the open if the file has lost its name before a request for its
 //! attributes, which may come between `LOOKUP` and `OPEN`.
@@ -261,7 +261,7 @@ mod tests {
         assert!(!opens.end_with(7, hold(1)));
         assert_eq!(opens.end(7), Some(hold(2)));
         assert!(!opens.end_with(7, hold(2)));
-        assert_eq!(opens.add(7, hold(3)), Some(hold(3)), "the open has ended meanwhile");
+        assert_eq!(opens.add(7, hold(3)), Some(hold(3)), "no repeated open is left");
     }
 
     #[test]

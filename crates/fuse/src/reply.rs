@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn uncached_entry_lets_the_kernel_cache_only_attributes() {
+    fn kernel_caches_only_the_attributes_of_an_uncached_name() {
         let usual = limits::VALIDITY;
         let left = || usual;
         let validity = validity_of(&left);

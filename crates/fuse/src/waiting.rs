@@ -1,11 +1,11 @@
-//! The requests of programs to which a mount has not replied, for programs that ask by an extended
-//! attribute (`skep why`).
+//! The waiting requests of a mount: programs have sent them, and the mount has not replied yet. A
+//! program requests this list by an extended attribute (`skep why`).
 //!
 //! Owns the list of each worker's requests in flight, and of the targets that have accepted
 //! requests of the worker but do not reply. Each worker replaces its list when it checks its
 //! requests. Owns the encoded reply, and the rule that decides which requests a user may see: the
-//! user's own requests, or all requests for root. Does not own the checks (`worker.rs`), nor the
-//! list of groups that accept no requests (`skep_client::failing_groups`).
+//! user's own requests, or all requests for root. `worker.rs` owns the checks, and
+//! `skep_client::failing_groups` the list of groups that accept no requests.
 
 use skep_types::codec::record;
 use skep_types::{ClusterMap, InodeId, TargetId};
@@ -20,10 +20,10 @@ const MAX_LISTED: usize = 200;
 /// administrator would not read a longer list.
 const MAX_SILENT: usize = 16;
 /// The error of a group whose target has accepted requests and does not reply.
-const SILENT: &str = "it has accepted the request, and has not replied";
+const SILENT: &str = "the target has accepted the request, and has not replied";
 
 record! {
-    /// A request of a program to which the mount has not replied.
+    /// A program's request to which the mount has not replied.
     pub struct WaitingRequest {
         /// Name of the operation, such as `open`.
         pub operation: String,
@@ -39,16 +39,16 @@ record! {
 }
 
 record! {
-    /// The requests of a user's programs to which the mount has not replied.
+    /// A user's requests to which the mount has not replied.
     #[derive(Default)]
     pub struct WaitingRequests {
         /// The requests, the oldest first; at most 200.
         pub requests: Vec<WaitingRequest>,
         /// Number of all waiting requests, listed or not.
         pub count: u64,
-        /// The groups that do not answer requests of this mount. The first groups accept no
-        /// request, in the order of their outages, the longest first. The other groups have
-        /// accepted requests without a reply.
+        /// The groups that do not answer requests of this mount. The groups that accept no requests
+        /// come first, the longest outage first. The groups that have accepted requests without a
+        /// reply follow.
         pub groups: Vec<RequestWait>,
     }
 }

@@ -27,8 +27,8 @@ pub(crate) async fn perform<F: FileSystem>(
 async fn read<F: FileSystem>(context: &Context<F>, read: Read) -> Outcome {
     let Read { handle, offset, into, is_direct, fills_pages } = read;
     let fs = &context.file_system;
-    // With `direct_io` the kernel has only the pages of mapped files. Without this distinction,
-    // each write after a read would make the kernel drop pages that it does not have.
+    // With `direct_io` the kernel has only the pages of mapped files. If the mount counted other
+    // reads too, each write after a read would make the kernel drop pages that it does not have.
     if !is_direct && (fills_pages || !context.options.has_direct_io) {
         fs.note_cached(handle);
     }

@@ -66,8 +66,7 @@ async fn open<F: FileSystem>(context: &Context<F>, open: Open, caller: Caller) -
     let fs = &context.file_system;
     let opened = holds::open(context, &open, caller).await?;
     if !opened.are_attributes_shown {
-        // Without this call, the kernel would not read beyond its cached file size, for up to a
-        // second.
+        // Otherwise the kernel would not read beyond its cached file size, for up to a second.
         context.waits.drop_attributes(inode);
     }
     let flags = OpenFlags {

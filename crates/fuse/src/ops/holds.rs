@@ -43,7 +43,7 @@ pub(super) async fn lookup<F: FileSystem>(
             Err(error) if error.code() == ErrorCode::Stale => {
                 found = fs.lookup(directory, name).await;
             }
-            // The open returns the error to the program.
+            // The program's open will return this error.
             Err(_) => break,
         }
     }

@@ -112,8 +112,8 @@ pub(super) async fn clear<F: FileSystem>(
         let (sender, done) = skep_env::local::oneshot();
         skep_env::spawn(async move { sender.send(fs.set_attributes(change).await) }).detach();
         done.await.transpose()?;
-        // The kernel expects a write to change size and times, but not permissions. So make it
-        // request the permissions again.
+        // The kernel expects a write to change size and times, but not permissions. So make the
+        // kernel request the permissions again.
         context.waits.drop_attributes(inode);
     }
     if present.permissions & !bits & (SET_USER_ID | SET_GROUP_ID) == 0 {

@@ -203,7 +203,7 @@ fn len_of<T: Codec>() -> usize {
 }
 
 #[test]
-fn opcode_table_lengths_equal_the_kernel_structs() {
+fn opcode_table_has_the_lengths_of_the_kernel_structs() {
     let check = |opcode: Opcode, len: usize| assert_eq!(opcode.argument_bytes(), len);
     check(Opcode::SetAttr, len_of::<SetAttrIn>());
     check(Opcode::MkNod, len_of::<MkNodIn>());

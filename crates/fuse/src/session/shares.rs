@@ -1,8 +1,8 @@
-//! The workers of a mount: how many there are, and which queues of the kernel each of them serves.
+//! The workers of a mount: their number, and the queues of the kernel that each worker serves.
 //!
 //! Each worker has connections of its own to the targets, so the number of workers decides the
-//! number of connections (docs/design/0001-threads-and-store.md). Does not own the threads
-//! ([`super`]).
+//! number of connections (docs/design/0001-threads-and-store.md). The module [`super`] owns the
+//! threads.
 
 use crate::limits;
 use crate::transport::kernel;

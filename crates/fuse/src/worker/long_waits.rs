@@ -158,8 +158,8 @@ impl Causes<'_> {
         }
     }
 
-    /// Returns the clause that names the targets without a reply. A target that refuses connections
-    /// is named with its error.
+    /// Returns the clause that names the targets that do not reply. A target that refuses
+    /// connections is named with its error.
     fn words(self) -> String {
         let Self { silent, failing, .. } = self;
         let names: Vec<_> = silent.iter().take(MAX_NAMED).map(ToString::to_string).collect();

@@ -88,7 +88,7 @@ fn new_mount_replaces_the_dead_mount_of_a_killed_server(transport: &str) {
     assert_eq!(fs::read_dir(&second.path).unwrap().count(), 0);
     second.signal(libc::SIGTERM);
     assert!(second.end().success());
-    assert!(!is_mounted(&second.path), "no other mount is left below it");
+    assert!(!is_mounted(&second.path), "no other mount is left on the directory");
 }
 
 fn mount_on_a_mounted_directory_is_refused(transport: &str) {

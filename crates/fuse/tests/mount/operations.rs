@@ -460,7 +460,7 @@ fn write_by_a_user_clears_set_user_id(transport: &str) {
 }
 
 /// A change of the owner clears set-user-id. Another host changes the permissions after the mount
-/// has read them for this.
+/// has read them for this change.
 fn clearing_of_setuid_keeps_a_chmod_of_another_host(transport: &str) {
     let it = mounted(transport);
     let path = it.join("program");

@@ -300,10 +300,11 @@ mod tests {
             ["write of entry 0-9 by process 815 has had no reply for 10.3s: target t7 does not \
               answer (10.0.0.5:7420: no answer)"];
         assert_eq!(of(&found, |_| true), expected);
-        let error = "it has accepted the request, and has not replied".to_owned();
+        let error = "the target has accepted the request, and has not replied".to_owned();
         let accepted = RequestWait { error, ..group() };
         let silent = WaitingRequests { groups: vec![accepted], ..found.clone() };
-        let words = "target t7 does not answer (it has accepted the request, and has not replied)";
+        let words = "target t7 does not answer (the target has accepted the request, and has not \
+                     replied)";
         assert!(of(&silent, |_| true)[0].ends_with(words));
         let elsewhere = [
             "1 request of this user waits elsewhere on this mount, for up to 10.3s: target t7 does \
