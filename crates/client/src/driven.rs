@@ -58,9 +58,10 @@ impl<F: Future + 'static, O: FnOnce(F::Output) + 'static> Future for Driven<F, O
 impl<F: Future + 'static, O: FnOnce(F::Output) + 'static> Drop for Driven<F, O> {
     fn drop(&mut self) {
         let (Some(future), Some(orphan)) = (self.future.take(), self.orphan.take()) else { return };
-        // In two cases the future is dropped and does not continue. A future that was never polled
-        // has sent no request. After the end of the thread's event loop, no task can run. The
-        // server then ends the session with its opens and locks when the lease runs out.
+        // The dropped future does not continue if it was never polled, because it has sent no
+        // request. It also does not continue if the thread's event loop has ended, because no task
+        // can run. The server then ends the session with its opens and locks when the lease runs
+        // out.
         if !self.is_started || !skep_env::is_running() {
             return;
         }

@@ -183,8 +183,8 @@ impl InodeState {
                 // Before this mount ended the inline component, the file was empty and never
                 // truncated. Each later report of this mount contains the end of the component, and
                 // metadata lets no other client write to the file or truncate it before metadata
-                // has recorded this end. So the size or the truncation shows that this end is
-                // durable too.
+                // has recorded this end. So the durable size or the durable truncation shows that
+                // this end is durable too.
                 parts.moves.end_found_durable();
             }
             loss

@@ -54,9 +54,9 @@ pub(crate) const INODES_AT_ONCE: usize = 32;
 /// Maximum age of a cached file size when a read reaches beyond the end of the file. If the cached
 /// size is older than this limit, the client requests the size again.
 pub(crate) const SIZE_TRUSTED_FOR: Duration = Duration::from_secs(1);
-/// Time after the reply to a change after which a metadata target has surely synced the change. A
-/// target begins a sync of its log at most 10 ms after a change. A disk whose sync takes longer
-/// than this time has failed.
+/// Time from the reply to a change until a metadata target has surely synced the change. A target
+/// begins a sync of its log at most 10 ms after a change. A disk whose sync takes longer than this
+/// time has failed.
 pub(crate) const SYNCED_AFTER: Duration = Duration::from_secs(30);
 /// How long a starting mount waits for the attributes of the root. After that time, the mount
 /// serves requests without these attributes.
@@ -74,9 +74,9 @@ pub(crate) const DEADLOCK_SEARCH_TIMEOUT: Duration = Duration::from_secs(1);
 pub(crate) const DEADLOCK_SEARCH_MAX_AGE: Duration = Duration::from_secs(3);
 /// Approximate maximum number of lock waits that a search for a deadlock cycle reads.
 pub(crate) const MAX_DEADLOCK_WAITS: usize = 100_000;
-/// Number of syncs of a new file with unsynced bytes both at metadata and at storage, after which
-/// the next such sync moves the inline bytes to storage. The move takes three requests more than a
-/// sync. The inline bytes of a journal that is written, synced twice and removed must not move.
+/// Number of syncs of a new file that had unsynced bytes both at metadata and at storage. The next
+/// such sync moves the inline bytes to storage. The move takes three requests more than a sync. The
+/// inline bytes of a journal that is written, synced twice and removed must not move.
 pub(crate) const MOVE_AFTER_SYNCS: u32 = 2;
 /// How long a deferred close waits, so that it can be sent with other closes in one message. The
 /// space of a removed file is freed after its last close, and this delay is too short for users to
@@ -101,9 +101,9 @@ pub(crate) const KERNEL_CLOSE_WAIT: Duration = Duration::from_millis(50);
 /// all mounts have replayed their changes. The open of the other mount, which waits for the
 /// acknowledgement, may be one of these changes.
 pub(crate) const SHARED_REPORT_WAIT: Duration = Duration::from_secs(2);
-/// Maximum number of sharing notifications that the mount records for opens in flight, and of its
-/// own changes to files whose state it does not keep. If more of them arrive during an open, the
-/// mount treats the opened file as shared. Each record takes 16 bytes.
+/// Maximum length of two lists of a mount: the newest sharing notifications, and its own newest
+/// changes to files without a recorded state. If more elements than this limit arrive during an
+/// open, the mount treats the opened file as shared. Each record takes 16 bytes.
 pub(crate) const MAX_RECENT_FILES: usize = 4096;
 /// Maximum number of acknowledged changes at a metadata group that a mount keeps because they may
 /// not be durable. When the mount has reached half of this number, it lets the group sync in the

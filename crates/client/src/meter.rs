@@ -1,7 +1,7 @@
 //! Counts the uses of a mount's caches and its recoveries, for one thread of the mount.
 //!
-//! Does not own the caches ([`crate::cache`]), or the counts of operations, which the crate
-//! `skep-fuse` keeps.
+//! The module [`crate::cache`] owns the caches, and the crate `skep-fuse` owns the counts of
+//! operations.
 
 use skep_metrics::catalog::{MOUNT_CACHE, MOUNT_RECOVERY, MOUNT_REPLAYED};
 use skep_metrics::{CacheUse, Counter, Histogram, Registry};

@@ -38,10 +38,10 @@
 //! `restore_locks`. If one of these steps fails, the mount does not record the new start, so the
 //! next renewal of the lease repeats all of them.
 //!
-//! The group did not execute the attempt to which it sent such a reply. But the group may have
-//! executed an earlier attempt whose reply was lost with the connection. If there may be such an
-//! attempt, the client asks the group for the outcome before it sends the request again, see
-//! `request`.
+//! If a group replies `StaleSession` or `Evicted` to an attempt, it has not executed this attempt.
+//! But the group may have executed an earlier attempt whose reply was lost with the connection. If
+//! there may be such an attempt, the client asks the group for the outcome before it sends the
+//! request again, see `request`.
 
 pub(crate) mod acknowledged;
 pub(crate) mod change_requests;

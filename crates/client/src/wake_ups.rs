@@ -1,4 +1,4 @@
-//! For unit tests: checks that a thread that waits for an operation of another thread is woken.
+//! For unit tests: checks that the end of an operation wakes a waiting task of another thread.
 
 use std::sync::mpsc;
 use std::time::Duration;
@@ -29,7 +29,7 @@ pub(crate) fn check_wake_ups<S: Clone + Send + 'static, G>(
             skep_env::block_on(async move {
                 while rounds.recv().is_ok() {
                     let is_woken = skep_env::timeout(PATIENCE, wait(&shared)).await.is_some();
-                    // The checking thread has ended if it no longer receives.
+                    // If the send fails, the checking thread has ended.
                     let _ = done.send(is_woken);
                 }
             })

@@ -139,8 +139,8 @@ impl Client {
         if let Some(state) = self.mount().inodes.get(inode)
             && state.has_unreported_end()
         {
-            // Without this report, the reply would have the pattern from before the first write of
-            // this mount.
+            // If this mount did not first report its writes, metadata would reply with the pattern
+            // from before these writes.
             self.report_written(&state, ModifyOptions::default()).await?;
         }
         self.ask(inode, &GetEntryInfo { inode }).await

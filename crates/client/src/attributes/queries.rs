@@ -165,7 +165,10 @@ mod tests {
         let (mut seen, mut pages) = (Vec::new(), 0);
         loop {
             let page = page_of(left.clone(), &known, None);
-            assert!(page.to_bytes().len() <= MAX_ANSWER_BYTES + 100, "the kernel would refuse it");
+            assert!(
+                page.to_bytes().len() <= MAX_ANSWER_BYTES + 100,
+                "the page fits into one xattr"
+            );
             assert_eq!(page.uses.len(), page.clients.len());
             seen.extend(page.uses.iter().map(|used| used.client.raw()));
             pages += 1;

@@ -68,8 +68,8 @@ pub trait InodeAttributes {
         None
     }
 
-    /// Returns the attributes of an open file and their age, if a reply of metadata has contained
-    /// them. The mount must have sent the request for this reply less than `max_age` ago. `None`
+    /// Returns the attributes of an open file from a recent reply of metadata, and the age of these
+    /// attributes. The mount has sent the request for this reply less than `max_age` ago. `None`
     /// means that the mount must request the attributes, because they may be out of date.
     fn known_attributes(
         &self,

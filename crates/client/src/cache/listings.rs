@@ -1,12 +1,12 @@
 //! The directories whose last listing fitted into one reply with attributes, and the age of that
 //! listing.
 //!
-//! The kernel keeps a listing until the mount lets it read the listing again. But it may use the
-//! names and attributes of the entries in the listing only for the attribute timeout. After that
-//! time, a program that lists the directory and then uses each entry (`rm -r`, `ls -l`, `tar`)
-//! would cause one request for each entry. If the listing fits into one reply, the kernel can read
-//! it again with one request, which renews all entries. The check whether the listing is still
-//! valid takes one request too.
+//! The kernel keeps a listing until the mount makes the kernel read the listing again. But the
+//! kernel may use the names and attributes of the entries in the listing only for the attribute
+//! timeout. After that time, a program that lists the directory and then uses each entry (`rm -r`,
+//! `ls -l`, `tar`) would cause one request for each entry. If the listing fits into one reply, the
+//! kernel can read it again with one request, which renews all entries. A check whether the listing
+//! is still valid would also take one request.
 
 use crate::cache::recent::Recent;
 use crate::limits::MAX_REMEMBERED_SPECIAL;

@@ -128,8 +128,9 @@ mod tests {
         assert!(absence.is_absent(inode, ACCESS_ACL, later), "the reply to a later request");
     }
 
-    /// Regression test: an entry was valid from the reply on. So after a reply that took a second,
-    /// the table showed the absence of an access control list until two seconds after the request.
+    /// Regression test: the time for which an entry is valid began at the reply, and not at the
+    /// request. So after a reply that took a second, the table showed the absence of an access
+    /// control list until two seconds after the request.
     #[test]
     fn missing_xattr_is_cached_from_the_time_of_the_request() {
         let (absence, inode) = (XattrAbsence::new(VALID), InodeId::new(4));

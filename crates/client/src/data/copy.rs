@@ -130,7 +130,7 @@ fn behind(piece: Piece, length: u64) -> Option<Piece> {
     })
 }
 
-/// The truncate generations of both files when a copy began.
+/// The truncate generations of the source and of the destination when a copy began.
 #[derive(Debug, Clone, Copy)]
 struct Generations {
     source: u64,
@@ -184,8 +184,8 @@ impl Copy {
             let attempt = match self.try_once(client, &runs, offset..offset + length).await {
                 Ok(attempt) => attempt,
                 Err(error) => {
-                    // Metadata may have refused a run because the inline bytes of the source or of
-                    // the destination were moved to storage.
+                    // Metadata may have refused the copy because the inline bytes of the source or
+                    // of the destination were moved to storage.
                     match client.follow_move(&self.source, from, error).await {
                         Ok(()) => {}
                         Err(error) => client.follow_move(&self.file, to, error).await?,
@@ -215,7 +215,7 @@ impl Copy {
         }
     }
 
-    /// Copies all runs to `range` of the destination file.
+    /// Copies all `runs` to `range` of the destination file.
     async fn try_once(&self, client: &Client, runs: &[Run], range: Range<u64>) -> Result<Attempt> {
         let state = &self.file.inode;
         let before = state.end();
@@ -251,7 +251,7 @@ impl Copy {
             }
             Err(error) => {
                 self.writing.note_reach(range.end);
-                // Without this call, programs would read the bytes of the failed copy after the
+                // Clear the bytes of the failed copy. Otherwise programs would read them after the
                 // file has grown.
                 clear_behind(client, &self.file, &self.writing, &range).await;
                 Err(error)
@@ -259,7 +259,7 @@ impl Copy {
         }
     }
 
-    /// Copies all runs, and waits for all of them even after one has failed. Returns the bytes of
+    /// Copies all `runs`, and waits for all of them even after one has failed. Returns the bytes of
     /// the source that storage does not have, or the first error.
     async fn run_all(
         &self,
@@ -295,8 +295,8 @@ impl Copy {
     }
 }
 
-/// Copies one run. Returns the acknowledgement of the written piece, and the missing bytes of the
-/// source.
+/// Copies the range `run`. Returns the acknowledgement of the written piece, and the missing bytes
+/// of the source.
 async fn copy_run(
     worker: Rc<Worker>,
     source: &OpenFile,
@@ -373,7 +373,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn copy_is_split_into_parts_that_cover_both_ranges_in_order(
+        fn split_copy_covers_source_and_destination_in_order(
             chunk in 0_u64..3, width in 1_u32..5, other_chunk in 0_u64..3, other_width in 1_u32..5,
             start in 0_u64..1 << 20, offset in 0_u64..1 << 20, length in 0_u64..1 << 20,
         ) {

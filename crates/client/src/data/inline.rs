@@ -40,7 +40,7 @@ pub(crate) async fn read(
         }
         // The first mismatch of a checksum may be damage in transit, so the client reads once more.
         if std::mem::replace(&mut has_failed, true) {
-            // Metadata computes the checksum for each reply, so the damage is not in its store.
+            // Metadata computes the checksum for each reply, so a mismatch means damage in transit.
             let text = format!(
                 "cannot read {length} bytes at {offset} of file {inode}: the reply of metadata \
                  group {} was damaged twice on its way",
@@ -143,8 +143,8 @@ impl Client {
         state: &Arc<InodeState>,
     ) -> Result<Option<(ReportedExtent, Attributes)>> {
         // Retry: sends the request again if this mount has repeated lost inline writes of the file
-        // while the request was on its way. The request has named the lost marks of these writes.
-        // So the repetitions are limited by the number of power losses of metadata.
+        // while the request was on its way. The request then had the earlier, lost marks of these
+        // writes. The number of power losses of metadata limits the repetitions.
         loop {
             let repeated = state.repeated_inline();
             let (written, reported) = (state.unsynced_inline(), state.reported_extent());

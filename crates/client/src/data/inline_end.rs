@@ -21,7 +21,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 impl Client {
-    /// Decides, before a write of `range`, whether metadata or storage gets the first bytes of a
+    /// Decides, before a write of `range`, whether metadata or storage stores the first bytes of a
     /// file. If the write begins at byte 0 of an empty file and ends beyond the inline component,
     /// the component ends. The caller reads the pattern of the file after this call.
     pub(crate) async fn place_first_bytes(&self, file: &OpenFile, range: Range<u64>) {

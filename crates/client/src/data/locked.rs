@@ -4,7 +4,7 @@
 //! If a program is killed, its locks end. A change of bytes by this program may still be on its way
 //! to a server that is slow or stopped, even if the client has cancelled the change. The next owner
 //! of the lock may be on another mount, so its requests take another connection, and the server may
-//! execute them first. The first change would then overwrite the acknowledged bytes of the second.
+//! execute them first. The late change would then overwrite acknowledged bytes of the next owner.
 //! So the client does not cancel such a change, and the release of the locks waits for its end.
 //!
 //! Several processes may share a lock: after a fork, they have the same open file description. If

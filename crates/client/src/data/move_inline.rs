@@ -63,7 +63,7 @@ impl Client {
     /// moment.
     async fn move_inline(&self, file: &Arc<OpenFile>) -> Result<bool> {
         let state = &file.inode;
-        // Do not wait for the claim: a truncation may hold it. The next sync starts the move again.
+        // If a truncation has claimed the file, do not wait. The next sync starts the move again.
         let Some(claim) = state.try_truncate() else { return Ok(false) };
         let Some(_alone) = state.try_alone() else { return Ok(false) };
         claim.wait_until_alone().await;
@@ -77,8 +77,8 @@ impl Client {
     /// (`claim`), and no other client uses the file.
     async fn move_claimed(&self, file: &Arc<OpenFile>, claim: &TruncationClaim) -> Result<bool> {
         let state = &file.inode;
-        // From now on, a close waits for the end of the move, and an unmount closes no session. A
-        // close or an unmount that has begun earlier may have requests on their way, so begin no
+        // From now on, a close waits for the end of the move, and an unmount closes no session. If
+        // a close or an unmount has begun earlier, its requests may be on their way, so begin no
         // move.
         if file.is_closing() || self.mount().is_ending() {
             return Ok(false);

@@ -203,7 +203,7 @@ pub(crate) struct PieceRead {
     pub(crate) group: Option<GroupId>,
     /// Offset of the first byte in the chunk file, or in the file if metadata stores the piece.
     pub(crate) offset: u64,
-    /// Truncate generation of the file when the client recorded the size.
+    /// Truncate generation of the file when the client recorded the size of the file.
     pub(crate) truncate_generation: u64,
     pub(crate) into: Buf,
 }

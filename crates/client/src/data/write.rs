@@ -27,10 +27,10 @@ pub trait Writes {
     /// of the file is unchanged, and any part of `data` within this size may have been written.
     ///
     /// The caller must not change the bytes before the future completes. If the caller drops the
-    /// future, the write continues for up to `WRITE_GRACE` and still reads the buffer. Without
-    /// this, servers could execute a later truncation before the write. If servers do not reply
-    /// within `WRITE_GRACE`, the client cancels the write. A write to a file that programs of this
-    /// mount have locked is not cancelled, and has its own copy of the bytes.
+    /// future, the write continues for up to `WRITE_GRACE` and still reads the buffer. If the write
+    /// ended at once, servers could execute a later truncation before the write. If servers do not
+    /// reply within `WRITE_GRACE`, the client cancels the write. A write to a file that programs of
+    /// this mount have locked is not cancelled, and has its own copy of the bytes.
     ///
     /// # Errors
     /// - `Stale` if the handle is not open or its file was removed.
@@ -256,9 +256,9 @@ pub(super) async fn clear_if_alone<F: Future<Output = Result<()>> + 'static>(
     let Some(alone) = inode.try_alone() else {
         return client.trim(inode.id).await;
     };
-    // Later appends and extending writes of this mount wait until `turn` has ended, since the
-    // clearing could otherwise remove their bytes. So the clearing must be complete even if the
-    // caller drops the future.
+    // `turn` makes later appends and extending writes of this mount wait for the end of the
+    // clearing, since the clearing could otherwise remove their bytes. So the clearing must be
+    // complete even if the caller drops the future.
     let turn = inode.begin_awaited_change();
     let (id, clearing) = (inode.id, clear(writing.begin_another()));
     let work = async move {

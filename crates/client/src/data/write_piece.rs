@@ -33,7 +33,7 @@ pub(crate) struct PieceWrite {
 }
 
 impl PieceWrite {
-    /// Returns a write of one part of a change, which storage does not sync.
+    /// Returns a write of one piece of a larger change. Storage need not sync the piece.
     pub(crate) fn new(
         file: &Arc<OpenFile>,
         piece: Piece,
@@ -72,8 +72,8 @@ impl Acknowledged {
             Self::DurableChunk(key, group, incarnation, start) => {
                 writing.durable_piece_written(key, group, incarnation, start);
             }
-            // `inline::write` has recorded the mark of the write. The client reports the new size
-            // after servers have acknowledged all parts.
+            // `inline::write` has already recorded the mark of the write in the state of the inode.
+            // The client reports the new size after servers have acknowledged all pieces.
             Self::Inline => {}
             Self::Extended(end, attributes) => {
                 writing.note_inline_write(end, &attributes, skep_env::now());

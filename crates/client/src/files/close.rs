@@ -70,7 +70,7 @@ impl Closes for Client {
         if let FirstRead::Prepared(_) = file.take_first_read() {
             self.mount().handles.opened_bytes.note_dropped_pages(false);
         }
-        // The program may have been killed during an append, which its locks protect.
+        // The locks of a killed program may protect an append that is still in progress.
         let has_locked_appends = file.inode.is_locked() && file.inode.is_appending();
         let has_abandoned_writes = file.inode.has_abandoned_writes() || has_locked_appends;
         if !has_abandoned_writes
@@ -93,8 +93,8 @@ impl Closes for Client {
                 client.unlock_handle(&file, handle).await;
             }
             if !client.await_move(&file.inode).await {
-                // Keep the handle, so that the inode stays in the table, where the unmount looks
-                // for moves in progress.
+                // Keep the handle, so that the inode stays in the table: the unmount searches this
+                // table for moves of inline bytes in progress.
                 return Ok(());
             }
             let result = client.close_file(&file).await;
@@ -105,8 +105,8 @@ impl Closes for Client {
             result
         };
         if has_abandoned_writes {
-            // While a server is down, the close may wait for long, but the kernel may send only a
-            // limited number of requests at a time.
+            // While a server is down, the close may wait for long. So reply to the kernel now,
+            // because the kernel may have only a limited number of requests in flight.
             skep_env::spawn(async move {
                 if let Err(error) = closing.await {
                     tracing::debug!("cannot close a file after its abandoned writes: {error:#}");

@@ -1,7 +1,7 @@
 //! Deferred closes. If the mount has already reported all sizes of a file to metadata, it sends the
-//! close of the file a few milliseconds later. The thread sends other closes in the same message.
-//! No caller waits for this message. So metadata executes one transaction less for each file that a
-//! program creates and closes.
+//! close of the file a few milliseconds later. One message contains several closes, and no caller
+//! waits for it. Without this delay, metadata would execute one more transaction for each file that
+//! a program creates and closes.
 
 use crate::client::Client;
 use crate::driven::drive;
@@ -91,7 +91,7 @@ impl Client {
 }
 
 /// Returns the element of a [`CloseMany`] request that closes this handle's open. If metadata may
-/// not have durably recorded the end of the file's inline component, the element contains it
+/// not have durably recorded the end of the file's inline component, the element contains this end
 /// (`ends_inline`). Without this element, a power loss could revert the report of the end, and the
 /// repeated close would remove the open. Metadata would then let other clients use the inline
 /// component.

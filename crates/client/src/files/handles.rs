@@ -127,7 +127,8 @@ mod tests {
         assert_eq!(handles.get(HandleId::new(7)).unwrap_err().code(), ErrorCode::Stale);
     }
 
-    /// Regression test: `mknod` of a pipe or a device failed with the error of this limit.
+    /// Regression test: `mknod` of a pipe or a device failed if the mount had the maximum number of
+    /// open handles.
     #[test]
     fn limit_of_handles_applies_only_to_opens() {
         let handles = Handles::new(OpenedBytesPolicy::new(std::time::Duration::ZERO));

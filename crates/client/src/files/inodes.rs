@@ -35,7 +35,7 @@ pub(crate) struct Inodes {
     /// For each part of the table, the number of data changes of files that have no state in the
     /// table. A thread holds the mutex of the part while it reads or changes this number.
     uncounted: Vec<AtomicU64>,
-    /// The files with the newest of these data changes.
+    /// The files with the newest data changes among the files that have no state in the table.
     pub(crate) changed: RecentFiles,
 }
 

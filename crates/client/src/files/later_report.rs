@@ -1,7 +1,7 @@
 //! Deferred reports of the times of a file. If an `fsync` follows a write within the size of the
 //! file, only the times have changed. The mount reports the times a moment later, once for many
-//! writes, and no caller waits. So metadata executes one transaction less for each `fsync` of a
-//! database.
+//! writes, and no caller waits. Without this delay, metadata would execute one more transaction for
+//! each `fsync` of a database.
 //!
 //! Before the mount releases a lock, it reports the times, and the program waits for this report.
 //! If a program releases its locks between two calls of `fsync`, as databases do, the mount sends

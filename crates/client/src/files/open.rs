@@ -50,7 +50,7 @@ pub(crate) struct BeforeOpen {
 }
 
 impl BeforeOpen {
-    /// Returns the same events for an open that the mount has sent at an unknown time before them.
+    /// Returns the same events for an open that the mount has sent earlier, at an unknown time.
     pub(crate) fn of_earlier_open(self) -> Self {
         Self { sent: Duration::ZERO, ..self }
     }
@@ -131,8 +131,8 @@ impl Opens for Client {
                 Ok((opened, is_new)) => {
                     let created = self.created(opened, mode, before)?;
                     self.note_new(&created, mode, is_new);
-                    // Programs that unpack archives then change the owner of the new file, for
-                    // which the mount needs these attributes.
+                    // Programs that unpack archives change the owner of each new file. For this
+                    // change, the mount needs the attributes in this reply.
                     if let Some(state) = self.mount().inodes.get(created.attributes.inode) {
                         state.know(&created.attributes, sent.after_own_change());
                     }

@@ -140,9 +140,11 @@ impl OpenFile {
         self.dropping_for.store(version, Ordering::Release);
     }
 
-    /// Returns the version of [`Self::await_page_drop`], and forgets it. Takes no lock.
+    /// Returns the version that [`Self::await_page_drop`] has recorded, and forgets this version.
+    /// Takes no lock.
     pub(crate) fn take_page_drop(&self) -> Option<u64> {
-        // Each read and write calls this function, and the value is nearly always zero.
+        // Each read and write calls this function, and the value is nearly always zero. A load is
+        // faster than the exchange below.
         if self.dropping_for.load(Ordering::Acquire) == 0 {
             return None;
         }

@@ -32,7 +32,7 @@ pub(crate) struct DataChanges {
     /// Changes of files whose state is no longer in the table of inodes. All files in one part of
     /// the table share this number.
     pub(crate) elsewhere: u64,
-    /// Changes that the state of the inode has counted.
+    /// Number of data changes that the state of the inode has counted.
     pub(crate) counted: u64,
 }
 

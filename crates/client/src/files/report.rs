@@ -99,10 +99,10 @@ impl Client {
         }
     }
 
-    /// Marks all handles of a file as stale that were opened with the pattern of this generation,
-    /// because the file has another pattern now. A power loss of metadata had reverted their opens.
-    /// No reader finds the bytes that programs have written through these handles since, so the
-    /// mount does not report these writes.
+    /// Marks the handles of a file as stale if they were opened with the pattern of this
+    /// generation, because the file has another pattern now. A power loss of metadata had reverted
+    /// their opens. No reader finds the bytes that programs have written through these handles
+    /// since, so the mount does not report these writes.
     pub(crate) fn expire_pattern(&self, state: &Arc<InodeState>, generation: u32) {
         let is_outdated = |file: &OpenFile| {
             file.inode.id == state.id && file.pattern().generation == generation && !file.is_stale()

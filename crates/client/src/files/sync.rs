@@ -46,8 +46,8 @@ pub trait Syncs {
     /// Waits until the names in a directory are durable, and all acknowledged changes of this mount
     /// to names and attributes. Syncs the metadata group of the directory, and each other group
     /// with changes of this mount that may not be durable. Other groups may store inodes of the
-    /// directory's entries. Such an inode got its first name at the group of the directory by a
-    /// change of both groups, and was durable when this change was acknowledged.
+    /// directory's entries. Such an inode got its first name in the directory by a change of both
+    /// groups. The inode was durable when metadata acknowledged this change.
     ///
     /// # Errors
     /// Returns the first error, after an attempt to sync all other groups.

@@ -132,8 +132,8 @@ impl AppendPart {
         result
     }
 
-    /// Ends the append. No request of it is on its way. `is_done` means that its bytes are in the
-    /// file.
+    /// Ends the append after all its requests have ended. `is_done` means that the bytes of the
+    /// append are in the file.
     pub(crate) fn end(self, is_done: bool) {
         self.outcome.store(if is_done { DONE } else { FAILED }, Ordering::Release);
     }
@@ -149,7 +149,7 @@ impl Drop for AppendPart {
         }
         self.inode.end_with(|parts| {
             let has_later = parts.appends.end(&self.outcome);
-            // The close of the last handle waits for appends too (`has_abandoned_writes`).
+            // The close of the last handle may also wait for this end (`has_abandoned_writes`).
             has_later || parts.handles.is_being_closed()
         });
     }

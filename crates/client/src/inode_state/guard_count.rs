@@ -54,8 +54,8 @@ impl GuardCount {
         debug_assert!(self.writers > 0, "only a write that has begun can end");
         self.writers -= 1;
         self.changes += 1;
-        // While a handle of the file is not being closed, only a task with the claim waits for
-        // writes.
+        // Unless all handles of the file are being closed, only a task that has claimed a
+        // truncation waits for writes.
         self.writers == 0 && self.is_truncating
     }
 

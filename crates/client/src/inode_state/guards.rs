@@ -295,7 +295,7 @@ impl Drop for WriteGuard {
     fn drop(&mut self) {
         self.0.end_with(|parts| {
             let is_claimed = parts.guards.end_write();
-            // The close of the last handle waits for writes too (`has_abandoned_writes`).
+            // The close of the last handle may also wait for this end (`has_abandoned_writes`).
             is_claimed || (!parts.guards.has_writers() && parts.handles.is_being_closed())
         });
     }

@@ -5,8 +5,9 @@
 //! record contains the changes of several requests. So the table counts the writes of each mark. A
 //! lost mark disappears only after the mount has repeated as many writes as the mark has.
 //!
-//! The marks of one start rise, so a write adds its mark at the end, and a sync removes marks from
-//! the front. So an addition and a removal take time in proportion to the added or removed marks.
+//! Until the metadata target starts again, each new mark is at least as high as the mark before it.
+//! So a write adds its mark at the end, and a sync removes marks from the front. So an addition and
+//! a removal take time in proportion to the added or removed marks.
 //!
 //! # Invariants
 //! - The marks are in strictly ascending order. There are at most [`MAX_INLINE_MARKS`] marks, of at
@@ -161,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn sync_marks_remove_only_earlier_writes_of_the_same_start() {
+    fn sync_removes_only_earlier_inline_marks_of_the_same_start() {
         let mut marks = InlineMarks::default();
         for (start, record) in [(1, 1), (3, 7), (1, 2), (2, 3), (2, 5)] {
             assert!(!marks.add(mark(start, record)));

@@ -1,8 +1,8 @@
 //! The move of a file's inline bytes to storage (`data::move_inline`), and the end of the inline
 //! component of a new file (`data::inline_end`). Decides when the move or the end is due, and which
-//! pattern the handles use afterwards. Also records the generation of the pattern in the newest
-//! open. Here, the end of the component is an event, not an offset: from then on, storage stores
-//! the first bytes of the file. Pure.
+//! pattern the handles use afterwards. Also records the generation of the pattern in the reply to
+//! the newest open. Here, the end of the component is an event, not an offset: from then on,
+//! storage stores the first bytes of the file. Pure.
 
 use super::{FileEnd, InodeState, Parts};
 use crate::limits::MOVE_AFTER_SYNCS;
@@ -15,8 +15,8 @@ use std::sync::atomic::Ordering;
 pub(crate) struct UnconfirmedMove {
     /// Generation of the pattern whose inline component has ended.
     pub(crate) generation: u32,
-    /// Position of the change in the log of metadata. The pattern alone does not show whether the
-    /// change was reverted, because another client may have moved inline bytes of the file since.
+    /// Position of this end in the log of metadata. The pattern alone does not show whether the end
+    /// was reverted, because another client may have moved inline bytes of the file since.
     pub(crate) mark: InlineMark,
 }
 
@@ -36,10 +36,10 @@ pub(super) struct InlineMove {
     is_new: bool,
     /// Generation of the pattern whose inline component this mount has ended without a request.
     /// Reports and closes of the file contain this generation until metadata has durably recorded
-    /// the end. So while metadata has not recorded the end, it counts the file as open in a session
-    /// of this mount.
+    /// the end. So until metadata has recorded the end, metadata counts the file as open in a
+    /// session of this mount.
     pub(super) ending: Option<u32>,
-    /// Whether metadata has acknowledged a report with `ending`.
+    /// Whether metadata has acknowledged a report that contains the generation in `ending`.
     is_end_reported: bool,
 }
 
@@ -49,7 +49,7 @@ impl InlineMove {
         self.is_new = false;
     }
 
-    /// Returns whether `ending` is set and metadata has not acknowledged a report of it.
+    /// Returns whether `ending` is set and metadata has not acknowledged a report that contains it.
     pub(super) fn must_report(&self) -> bool {
         self.ending.is_some() && !self.is_end_reported
     }
@@ -77,7 +77,7 @@ impl InlineMove {
         self.is_end_reported = false;
     }
 
-    /// Records that the durable attributes of the file show the end.
+    /// Records that the durable attributes of the file show the end of the inline component.
     pub(super) fn end_found_durable(&mut self) {
         if self.is_end_reported {
             self.ending = None;
@@ -127,7 +127,7 @@ impl InodeState {
         self.with(|parts| parts.moves.is_new = !parts.handles.has_several());
     }
 
-    /// Decides whether metadata or storage gets the first bytes of a new file, before the first
+    /// Decides whether metadata or storage stores the first bytes of a new file, before the first
     /// write to these bytes. `ending` is the generation of the pattern if this write should end the
     /// inline component, and `end` is the end offset of the write. Returns whether the component
     /// ends: this mount has created the file and written nothing to it, and no other client has it
@@ -285,7 +285,8 @@ impl InodeState {
             return None;
         }
         // Discard and store under one lock. With two locks, another thread could open the file with
-        // the new pattern in between, and this thread would discard the size of its writes too.
+        // the new pattern and write in between. This thread would then discard the size of these
+        // writes too.
         self.with(|parts| {
             let before = self.opened_generation().filter(|it| *it != generation);
             if before.is_some() {

@@ -23,8 +23,8 @@ use crate::session::change_requests::Moment;
 use skep_types::Attributes;
 use std::time::Duration;
 
-/// The newest attributes, and the moment after which the reply with them was computed. `None` means
-/// that no reply has contained attributes of the file since the mount opened it.
+/// The newest attributes, and a moment before metadata computed the reply that contained them.
+/// `None` means that no reply has contained attributes of the file since the mount opened it.
 #[derive(Debug, Default)]
 pub(super) struct KnownAttributes(Option<(Attributes, Moment)>);
 
@@ -37,8 +37,8 @@ impl InodeState {
     }
 
     /// Returns the known attributes and their age, if they are valid and less than `max_age` old.
-    /// The mount must request the allocated space of a file with holes, so this function never
-    /// returns its attributes.
+    /// Always returns `None` for a file with holes, since the mount must request the allocated
+    /// space of such a file.
     pub(crate) fn known_attributes(
         &self,
         now: Moment,
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn attributes_in_a_reply_are_dropped_if_another_change_ran() {
+    fn attributes_are_unused_if_requests_for_changes_overlap() {
         let requests = ChangeRequests::default();
         let state = known(&requests);
         let found = || state.known_attributes(requests.moment(NOW), SECOND);

@@ -83,8 +83,8 @@ pub(super) struct FileSize {
     seen_at: Duration,
     /// End of this mount's furthest write in the generation `truncate_generation`.
     written_end: u64,
-    /// Whether a write in this generation began beyond the end of the file, or an operation punched
-    /// a hole.
+    /// Whether a write in the generation `truncate_generation` began beyond the end of the file, or
+    /// an operation punched a hole.
     may_leave_holes: bool,
     /// Offset up to which chunk files may reach although the size of the file is smaller than this
     /// offset. Failed writes, allocations, and writes within the size of a shared file extend chunk
@@ -134,8 +134,8 @@ impl FileSize {
             return;
         }
         if attributes.truncate_generation != self.truncate_generation {
-            // Without a power loss, newer attributes never have a lower generation. If the file is
-            // still empty, the lost truncation had removed no bytes.
+            // A lower generation in newer attributes means that a power loss has reverted a
+            // truncation. If the file is still empty, this truncation had removed no bytes.
             let is_reverted = attributes.truncate_generation < self.truncate_generation
                 && attributes.size.max(self.size()) > 0;
             self.reverted_truncations += u64::from(is_reverted);

@@ -138,8 +138,8 @@ fn size_query_is_not_needed_if_metadata_has_all_writes() {
     state.observe(&attributes(0, 1, 5), NOW);
     let measured = state.unreported().unwrap();
     assert!(measured.must_measure);
-    // Another truncation follows the measured report, and this mount receives the attributes after
-    // the truncation before the reply to the report.
+    // A client truncates the file again after the report. This mount receives the attributes after
+    // this truncation before the reply to the report.
     state.observe(&attributes(0, 2, 7), NOW);
     state.reported(&measured, &attributes(700, 1, 6), false, NOW);
     assert_eq!(state.unreported(), None);
@@ -373,7 +373,7 @@ fn inline_write_stays_unsynced_until_a_sync_includes_the_write() {
 }
 
 #[test]
-fn third_fsync_that_needs_both_services_starts_an_inline_move() {
+fn third_fsync_of_metadata_and_storage_moves_inline_bytes() {
     const INLINE: u64 = 4096;
     let unsynced = |size| {
         let state = opened(0);

@@ -38,7 +38,7 @@ impl TimesReport {
     }
 
     /// Begins a report that no task has planned. Returns `false` if a change of the times or a
-    /// close is in progress. The caller must then wait for its end.
+    /// close is in progress. The caller must then wait for the end of the change or the close.
     pub(super) fn try_begin(&mut self) -> bool {
         let may_begin = self.changes == 0;
         self.sending += u32::from(may_begin);
@@ -114,7 +114,8 @@ mod tests {
         assert!(report.plan() && report.begin(), "a second report begins");
         report.begin_change();
         assert!(!report.end() && report.is_sending(), "the other report is still in progress");
-        // A third report that is due does not begin, and hides no report in progress.
+        // A third report is due, but does not begin. The count still includes the report in
+        // progress.
         assert!(report.plan() && !report.begin() && report.is_sending());
         assert!(report.end() && !report.is_sending());
     }

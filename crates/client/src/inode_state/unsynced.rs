@@ -275,7 +275,7 @@ mod tests {
         let before = unsynced.chunk_files();
         unsynced.chunk_written(key(0), GROUP, host, 2);
         unsynced.chunk_synced(&before[0], host);
-        assert!(!unsynced.is_empty(), "the second write is not covered");
+        assert!(!unsynced.is_empty(), "the sync does not include write 2");
         unsynced.chunk_synced(&unsynced.chunk_files()[0], host);
         assert!(unsynced.is_empty());
         unsynced.chunk_synced(&before[0], HostIncarnation::new(9));

@@ -172,8 +172,8 @@ impl Locks for Client {
                 && lock.kind != LockKind::Append
                 && !turn.with(|ranges| ranges.is_empty());
             if releases {
-                // The killed program may have shared the lock (`data::locked`). An append releases
-                // its own lock while it is in progress, so it must not wait here.
+                // A killed program may have shared this lock (`data::locked`). An append releases
+                // its own lock before the append ends, so that release must not wait here.
                 file.inode.await_orphaned_changes().await;
             }
             if lock.kind == LockKind::Posix {
@@ -237,7 +237,7 @@ impl Locks for Client {
         }
         let client = self.clone();
         let unlocking = async move {
-            // The process may have been killed during an append, which the lock protects.
+            // The lock of a killed process may protect an append that is still in progress.
             file.inode.await_appends().await;
             client.unlock(&file, handle, (kind, owner), false).await
         };

@@ -225,7 +225,7 @@ mod tests {
         let locks = Arc::new(FileLocks::default());
         let begin = |locks: &Arc<FileLocks>| match locks.try_turn(OWNER, false) {
             Attempt::Reserved(turn) => turn,
-            _ => panic!("the turn of the other thread has ended"),
+            _ => panic!("the request of the other thread has ended"),
         };
         let wait = async |locks: &Arc<FileLocks>| drop(locks.turn(OWNER, false).await);
         check_wake_ups(&locks, begin, drop, wait);

@@ -94,9 +94,9 @@ impl Worker {
         }
     }
 
-    /// Sends a request that changes an open file to a storage group. Fails if this client was
-    /// evicted since the file was opened, even if the client has joined again with another id. The
-    /// reason is that other clients may have changed the file since the eviction.
+    /// Sends a storage group a request that changes an open file. Fails if this client was evicted
+    /// since the file was opened, even if the client has joined again with another id. The reason
+    /// is that other clients may have changed the file since the eviction.
     pub(crate) async fn change_storage<R: Request>(
         self: &Rc<Self>,
         file: &OpenFile,

@@ -37,7 +37,8 @@ impl Client {
         // A close that waits for a move of inline bytes (`Client::await_move`) or for an abandoned
         // write must end its wait now.
         self.mount().inodes.all().iter().for_each(|state| state.wake_waiting());
-        // If the time runs out, `unconfirmed` returns the missing confirmations as an error.
+        // If `SHUTDOWN_PATIENCE` ends first, `unconfirmed` returns an error for the reports and
+        // changes that metadata has not confirmed.
         skep_env::timeout(SHUTDOWN_PATIENCE, self.report_to_groups()).await;
         let unconfirmed = self.unconfirmed();
         // If a copy of inline bytes (`data::move_inline`) or an append may still be on its way to
@@ -80,7 +81,8 @@ impl Client {
     /// that does not reply does not prevent that other groups confirm their changes.
     async fn report_to_groups(&self) {
         let client = self.clone();
-        // Begin before the reports, because a report may wait for a storage target.
+        // Begin to sync the changes before the reports, because a report may wait for a storage
+        // target.
         let settling = skep_env::spawn(async move { client.settle_changes(None).await });
         let mut states: HashMap<GroupId, Vec<_>> = HashMap::new();
         for state in self.mount().inodes.all() {
@@ -135,10 +137,10 @@ impl Client {
         Some(Error::new(ErrorCode::Io, text))
     }
 
-    /// Makes the acknowledged changes of the mount durable, because no client repeats them after a
-    /// power loss of metadata when the mount has ended. First repeats the changes that an earlier
-    /// power loss has reverted. `only` is the metadata group whose changes to make durable; `None`
-    /// means all groups.
+    /// Makes the acknowledged changes of the mount durable. After the end of the mount, no client
+    /// would repeat these changes if metadata lost them in a power loss. First repeats the changes
+    /// that an earlier power loss has reverted. `only` selects one metadata group; `None` means all
+    /// groups.
     async fn settle_changes(&self, only: Option<GroupId>) {
         let sessions = &self.mount().sessions;
         let mut open = sessions.open_sessions();
@@ -165,7 +167,8 @@ impl Client {
             let attempt = changes.attempt(group, session);
             let options = CallOptions { session, durable: true, ..CallOptions::default() };
             if let Err(error) = self.ask_group(group, &SyncAll {}, options).await {
-                // `unconfirmed` returns the error for the changes.
+                // `unconfirmed` later returns the error for these changes, so this function only
+                // logs.
                 tracing::warn!(
                     "cannot make the last changes at metadata group {group} durable at the \
                      unmount: {error}"

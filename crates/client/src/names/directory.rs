@@ -64,10 +64,10 @@ pub trait Directories {
         with_attributes: bool,
     ) -> impl Future<Output = Result<DirectoryEntries>>;
 
-    /// Whether a directory has no entries after `cursor`, according to the last reply to
-    /// [`Self::read_directory`]. The mount has sent the request for this reply less than `max_age`
-    /// ago, and no program has opened the directory or read other entries of it since. The result
-    /// is true at most once for each reply.
+    /// Returns whether the last reply to [`Self::read_directory`] has shown that a directory has no
+    /// entries after `cursor`. The mount must have sent the request for this reply less than
+    /// `max_age` ago, and no program may have opened the directory or read other entries of it
+    /// since. Returns `true` at most once for each reply.
     fn has_listed_all(&self, _directory: InodeId, _cursor: u64, _max_age: Duration) -> bool {
         false
     }
@@ -133,9 +133,9 @@ impl Directories for Client {
             let is_whole = with_attributes && entries.end;
             caches.listings.note(directory, is_whole.then_some(sent));
         }
-        // Do not record the end of an empty page: the next request of the kernel is not part of
-        // this listing. With the first page of an empty directory, the kernel gets `.` and `..`,
-        // and its next request belongs to this listing.
+        // An empty page ends the listing, and the next request of the kernel belongs to another
+        // listing. So do not record the end. The first page of an empty directory is an exception:
+        // the kernel also gets `.` and `..`, and its next request belongs to this listing.
         let last = entries.entries.last().map(|entry| entry.cursor);
         if entries.end
             && let Some(last) = last.or((cursor == 0).then_some(0))

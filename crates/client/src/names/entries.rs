@@ -142,7 +142,8 @@ impl Names for Client {
         // an existing inode at every moment.
         loop {
             let (sent, hinted) = (skep_env::now(), hints.get(key));
-            // The end of this iteration cancels the task if its result is not needed.
+            // If the result of this task is not needed, the end of the iteration drops the task,
+            // and so cancels it.
             let early = hinted.map(|inode| {
                 let client = self.clone();
                 skep_env::spawn(async move { client.fetch_attributes(inode).await })

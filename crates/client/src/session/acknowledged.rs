@@ -18,9 +18,9 @@
 //! - While a replay runs, the mount sends no other change to the group.
 //! - The list of a group has at most [`MAX_ACKNOWLEDGED`] changes, and their bodies have at most
 //!   [`MAX_ACKNOWLEDGED_BYTES`]. At half of a limit, the client lets the group sync in the
-//!   background. At a limit, the client sends further changes with the durable flag. All replies to
-//!   durable requests empty the list. The replies to changes in flight may still add changes beyond
-//!   the limits.
+//!   background. At a limit, the client sends further changes with the durable flag. The reply to a
+//!   durable request removes all earlier changes from the list. The replies to changes in flight
+//!   may still add changes beyond the limits.
 //!
 //! `check_invariants` checks the counted bytes and the order of lost changes. The other invariants
 //! relate the mount to targets.
@@ -94,7 +94,7 @@ struct Kept {
     /// Lost changes that are not replayed yet, in the order of their places.
     lost: VecDeque<Change>,
     is_replaying: bool,
-    /// Whether the thread of the replay has ended before the replay. See `interrupted`.
+    /// Whether the thread of the replay has ended, but not the replay itself. See `interrupted`.
     is_interrupted: bool,
     /// Changes that stay lost, if the replay was interrupted before it has reported them.
     stay_lost: Vec<Change>,
@@ -156,7 +156,8 @@ impl Kept {
     /// Moves the changes that the target has lost from the list to `lost`. All other changes are
     /// durable, because a target that starts serves only the changes that are on its device.
     ///
-    /// Returns whether the target has executed the first lost change again. Its reply was lost.
+    /// Returns whether the target has executed the first lost change again, although its reply was
+    /// lost.
     fn take_lost(&mut self, reply: &CompareSlotsReply) -> bool {
         self.start = reply.start;
         let slots = reply.slots.iter().map(|it| (it.slot, it.sequence)).collect();
@@ -175,8 +176,8 @@ impl Kept {
         self.lost.make_contiguous().sort_by_key(|it| it.place);
         let lacks = |slot: &u32, sequence: &u64| executed.get(slot).is_none_or(|it| it < sequence);
         if durable.iter().any(|(slot, sequence)| lacks(slot, sequence)) {
-            // The directory of the target was restored from an old backup. So the directory lacks
-            // durable changes, on which the lost changes may depend.
+            // The directory of the target was restored from an old backup, which lacks durable
+            // changes. The lost changes may depend on these durable changes.
             self.lost.iter_mut().for_each(|it| it.kept = None);
         }
         if cfg!(debug_assertions) {
@@ -369,8 +370,9 @@ impl AcknowledgedChanges {
         next.unwrap_or(Acknowledged::Done)
     }
 
-    /// Returns whether the target has lost the change that it acknowledged in reply to `attempt`. A
-    /// comparison of another thread shows this loss if it came before the caller read the reply.
+    /// Returns whether the target has lost the change that it acknowledged in reply to `attempt`.
+    /// This loss is known if another thread has compared the changes before the caller read the
+    /// reply.
     pub(crate) fn has_lost(&self, group: GroupId, attempt: Attempt, executed: (u32, u64)) -> bool {
         let has_lost = self.of(group, attempt.session, |kept| kept.has_lost(&attempt, executed));
         has_lost.unwrap_or(false)
@@ -385,7 +387,7 @@ impl AcknowledgedChanges {
         drop(synced);
     }
 
-    /// Records that the sync which [`Self::acknowledged`] has requested has ended or failed.
+    /// Records that a sync has ended or failed. [`Self::acknowledged`] has requested this sync.
     pub(crate) fn sync_ended(&self, group: GroupId, session: SessionId) {
         self.of(group, session, |kept| kept.is_syncing = false);
     }
@@ -464,7 +466,8 @@ impl AcknowledgedChanges {
     }
 
     /// Records that the truncation by the change of [`Self::next_lost`] stays lost. The caller
-    /// reports it. After a next power loss, the change is replayed without a truncation.
+    /// reports this loss. After another power loss, the client replays the change without the
+    /// truncation.
     pub(crate) fn truncation_lost(&self, group: GroupId, session: SessionId) {
         self.of(group, session, |kept| {
             let change = kept.lost.front_mut().and_then(|it| it.kept.as_mut());

@@ -8,7 +8,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// A moment in the life of a mount.
+/// A moment on a mount: the time, and the count of changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Moment {
     pub(crate) time: Duration,
@@ -17,8 +17,9 @@ pub(crate) struct Moment {
 }
 
 impl Moment {
-    /// Returns the moment after a request for a change that the caller has sent since. If any other
-    /// request for a change has begun or ended meanwhile, the mount is already past this moment.
+    /// Returns the moment after the caller's request for a change, which has begun and ended since
+    /// `self`. If another request for a change has also begun or ended since, the present moment is
+    /// a later one.
     pub(crate) fn after_own_change(self) -> Self {
         Self { changes: self.changes + 2, ..self }
     }

@@ -6,10 +6,10 @@
 //!
 //! # Requests that are not replayed
 //! - Truncations: a second truncation would remove bytes that programs have written since the first
-//!   truncation. The open of an `open` with `O_TRUNC` is replayed, without the truncation. If the
-//!   file then has bytes, its truncation is lost. If the file has no bytes, the target sets its
-//!   truncate generation to the generation of the lost truncation, which later requests of all
-//!   clients for the file contain.
+//!   truncation. An `open` with `O_TRUNC` is replayed without its truncation. If the file then has
+//!   bytes, its truncation is lost. If the file has no bytes, the target sets its truncate
+//!   generation to the generation of the lost truncation, which later requests of all clients for
+//!   the file contain.
 //! - `SetPattern` and `RemoveInline`: the target would choose other places for the bytes.
 //! - Locks, which `restore_locks` restores.
 

@@ -16,8 +16,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A renewal in progress, which ends when this value is dropped. If its thread ends before the
-/// renewal, as at an unmount, the renewal has failed, and another thread may repeat it.
+/// A renewal in progress, which ends when this value is dropped. If its thread ends earlier, as at
+/// an unmount, the renewal has failed, and another thread may repeat it.
 #[derive(Debug)]
 struct RunningRenewal {
     client: Client,
@@ -399,8 +399,9 @@ impl Client {
         loop {
             match mount.sessions.find_or_add(group, mount.node()) {
                 // The group may not have the new session yet, and would then refuse a confirmation.
-                // If the client replaced the new session too, the group would open it nevertheless,
-                // and would evict the client when the lease of this unused session runs out.
+                // If the client replaced the new session too, the group would still open this
+                // unused session, and would evict the client when the lease of the session runs
+                // out.
                 SessionState::Renewing => mount.sessions.await_renewal(group).await,
                 SessionState::Unrestored { id } => self.renew_again(group, id).await?,
                 // The mount has had no session at the group yet, so it has no files there.

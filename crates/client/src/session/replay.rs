@@ -22,8 +22,8 @@ use skep_wire::{Request, catalog};
 use std::collections::HashSet;
 use std::rc::Rc;
 
-/// The request name of a lost truncation by an `open` with `O_TRUNC`. The target has executed the
-/// open again, but not its truncation.
+/// The name in logs of a lost change: the truncation by an `open` with `O_TRUNC`. The target has
+/// executed the open again, but not its truncation.
 const TRUNCATION: &str = "truncation by an open";
 
 /// Changes that concern the contents of a file or its attributes, and no name.
@@ -72,9 +72,9 @@ impl Replayed {
     /// case: the change writes bytes of a file that a skipped change concerns, or reports the size
     /// of this file. For example, a size reported after a lost truncation would show zeros in place
     /// of bytes. Second case: the change removes a name after a skipped change of names. The
-    /// removed name may be the last name of a file, because the skipped change has created the
-    /// other name. After a change that the target itself has refused, the target makes this check
-    /// for all clients, but only until it starts again.
+    /// removed name may be the last name of a file, because the skipped change would have created
+    /// another name of the file. After a change that the target itself has refused, the target
+    /// makes this check for all clients, but only until it starts again.
     fn depends_on_skipped(&self, change: &Replay) -> bool {
         if self.lacks_names && catalog::removes_name(change.message) {
             return true;
@@ -96,8 +96,8 @@ impl Replayed {
     }
 }
 
-/// A replay in progress. If its thread ends before the replay, the next request of another thread
-/// continues the replay, see `acknowledged::interrupted`.
+/// A replay in progress. If its thread ends earlier, the next request of another thread continues
+/// the replay, see `acknowledged::interrupted`.
 #[derive(Debug)]
 struct RunningReplay {
     client: Client,
@@ -166,7 +166,9 @@ impl Client {
     async fn replay_lost(&self, mut running: RunningReplay) {
         let (group, id) = (running.group, running.session);
         if let Err(error) = self.try_replay(group, id, &mut running.replayed).await {
-            tracing::debug!("the replay of session {id} at group {group} has ended: {error:#}");
+            tracing::debug!(
+                "cannot complete the replay of session {id} at group {group}: {error:#}"
+            );
         }
         let changes = &self.mount().sessions.changes;
         let Replayed { count, mut failed, .. } = std::mem::take(&mut running.replayed);

@@ -11,9 +11,9 @@
 //! # Hazard: a reply that arrives after the loss of its session
 //! While a reply is on its way to one thread, another thread may replace the session. The renewal
 //! does not include the open or lock in this reply. So the next session does not have this open or
-//! lock, and an eviction does not fence its handle. A close in this reply has ended an open of the
-//! lost session, and not the open of the same file in the next session. So the client repeats
-//! requests whose effects end with the session.
+//! lock, and an eviction does not fence its handle. If the reply is to a close, the close has ended
+//! an open of the lost session, but not the open of the same file in the next session. So the
+//! client repeats requests whose effects end with the session.
 
 use crate::client::{Client, Worker};
 use crate::driven::drive;
@@ -410,7 +410,7 @@ pub(crate) async fn send_attempt<R: Request + 'static>(
                 changes.synced(group, attempt);
                 return Ok(reply);
             }
-            // The number zero means that the change is durable.
+            // A change number of zero means that the change is durable.
             Ok((reply, _)) if facts.change.get() == 0 => return Ok(reply),
             Ok((reply, _)) => {
                 let next = if keeps {

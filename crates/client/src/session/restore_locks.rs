@@ -97,7 +97,7 @@ impl Client {
         there: LocksAtTarget,
         session: &Rc<ThreadSession>,
     ) -> Result<()> {
-        // Take the turn first, so that no other request of the owner is in progress during the
+        // First reserve the owner, so that no other request of the owner is in progress during the
         // comparison.
         let Some(turn) = self.mount().locks.turn(owner, false).await else { return Ok(()) };
         let here = turn.with(|ranges| ranges.clone());

@@ -193,7 +193,7 @@ mod tests {
     use super::*;
     use std::sync::atomic::{AtomicBool, Ordering};
 
-    /// A handle that is being closed if the value is set.
+    /// A handle. The value `true` means that the handle is being closed.
     type Handle = Arc<AtomicBool>;
 
     fn handles<const N: usize>() -> [Handle; N] {
@@ -219,8 +219,8 @@ mod tests {
         all[0].store(true, Ordering::Relaxed);
         assert_eq!(lost([all, all, all], 3), (0, 0));
         assert_eq!(lost([all, all, all], 2), (0, 1));
-        assert_eq!(lost([all, all, &all[1..]], 2), (0, 1), "the close has ended since");
-        assert_eq!(lost([all, &all[1..], &all[1..]], 2), (0, 0), "the close had ended before");
+        assert_eq!(lost([all, all, &all[1..]], 2), (0, 1), "the close ended during the comparison");
+        assert_eq!(lost([all, &all[1..], &all[1..]], 2), (0, 0), "the close ended before");
     }
 
     #[test]

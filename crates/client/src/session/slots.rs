@@ -69,7 +69,7 @@ impl ThreadSession {
 
     fn check_invariants(&self) {
         let (free, sequences) = (self.free.borrow(), self.sequences.borrow());
-        assert!(free.len() <= sequences.len(), "more free slots than slots");
+        assert!(free.len() <= sequences.len(), "a range has at most as many free slots as slots");
         let last_free = free.last();
         let is_twice = last_free.is_some_and(|last| free[..free.len() - 1].contains(last));
         assert!(!is_twice, "slot {last_free:?} was freed twice");

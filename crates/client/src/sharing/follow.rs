@@ -185,7 +185,7 @@ impl Client {
         state.ending_inline().is_none()
     }
 
-    /// Returns whether this mount still has the session of a notification, and does not end. If
+    /// Returns whether this mount still has the session of a notification, and is not ending. If
     /// both are true, metadata waits for the acknowledgement of the notification.
     fn is_acknowledgement_awaited(&self, (group, session): (GroupId, SessionId)) -> bool {
         let mount = self.mount();
@@ -212,8 +212,8 @@ impl Client {
         if was_shared {
             self.wait_for_renewal(state).await?;
         }
-        // The other client must not write the first bytes to another place than this mount. The
-        // other client would write them to metadata if metadata has not recorded the end of the
+        // Other clients must write the first bytes of the file to the same place as this mount.
+        // They would write these bytes to metadata if metadata has not recorded the end of the
         // inline component, or if a power loss of metadata has reverted this end.
         let confirmed = self.confirm_inline_end(state).await;
         let has_size = was_shared && !state.has_unconfirmed_writes();

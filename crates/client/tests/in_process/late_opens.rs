@@ -1,10 +1,10 @@
 //! Tests opens whose reply arrives late: after metadata has executed the open, this mount changes
 //! the file, and only then the reply arrives.
 //!
-//! The reply has the attributes from before the change. Before the fix, the mount used the old size
-//! in the reply, if it had no state of the file any more that showed the change. Reads found no
-//! bytes, and an append overwrote bytes that another program had synced. Now the mount treats such
-//! a file as shared, and requests its size before each use.
+//! The reply has the attributes from before the change. Earlier, the mount used the old size in the
+//! reply if no state of the file showed the change any more. Reads found no bytes, and an append
+//! overwrote bytes that another program had synced. Now the mount treats such a file as shared, and
+//! requests its size before each use.
 
 use crate::fakes::FakeCluster;
 use crate::{begin_late, read, set_size, until, with_client, write};
@@ -74,7 +74,7 @@ fn append_after_a_late_open_reply_keeps_synced_bytes() {
 /// A file stays unshared if no other operation of the mount overtakes its open. So reads and writes
 /// of the file cost no request to metadata.
 #[test]
-fn unchanged_file_with_a_late_open_reply_is_not_shared() {
+fn file_stays_unshared_if_nothing_changes_it_during_its_open() {
     with_client(|fake, client| async move {
         let late = LateOpen::begin(&fake, &client).await;
         let other = fake.with_metadata(1, |it| it.make_file(b"other"));

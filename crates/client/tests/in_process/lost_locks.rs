@@ -59,7 +59,7 @@ fn handle_of_a_lost_lock_fails_if_another_client_has_the_lock() {
 fn target_restart_after_a_lost_session_keeps_newer_locks() {
     with_client(|fake, client| async move {
         let (_, handle) = create_with(&client, "a", b"bytes").await;
-        // The next renewal of a lease begins after the end of the one that compares the opens.
+        // The renewal of the lease that compares the opens ends before the next renewal begins.
         let until_next_renewal = async || {
             let renewals = fake.count::<KeepAlive>();
             until(|| fake.count::<KeepAlive>() > renewals).await;

@@ -54,7 +54,7 @@ fn lost_open_is_restored_while_another_close_is_in_progress() {
 
 /// docs/semantics.md 4.9: the program that reads gets a signal while the client opens a file again.
 #[test]
-fn lost_opens_are_restored_even_if_the_read_is_interrupted() {
+fn lost_opens_are_restored_if_a_signal_interrupts_a_read() {
     with_client(|fake, _| async move {
         // This mount has no background work, so only its reads renew the session.
         let client = Client::new(Mount::new(options(&fake)).await.unwrap(), 0).unwrap();

@@ -111,7 +111,8 @@ fn repeated_close_after_an_eviction_ends_no_newer_open() {
         let new = client.open(inode, OpenMode::Write, false).await.unwrap().handle;
         assert_eq!(opens(&fake), 1);
         fake.state.borrow_mut().hold = None;
-        // The mount has time for several messages meanwhile.
+        // Wait for several renewals of the lease, so that the mount has time to send several
+        // messages.
         let renewals = fake.count::<KeepAlive>();
         until(|| fake.count::<KeepAlive>() > renewals + 2).await;
         assert_eq!(opens(&fake), 1, "the close of the old handle ends no open");

@@ -59,7 +59,8 @@ fn lost_truncation_is_reported_if_its_replay_got_no_reply() {
     });
 }
 
-/// The truncation is lost and cannot be replayed, so the mount does not replay the second write.
+/// The truncation is lost and cannot be replayed, so the mount does not replay the write after the
+/// truncation.
 #[test]
 fn fsync_fails_if_a_truncation_between_inline_writes_is_lost() {
     with_client(|fake, client| async move {
@@ -68,7 +69,7 @@ fn fsync_fails_if_a_truncation_between_inline_writes_is_lost() {
         client.set_attributes(set_size(inode, 3)).await.unwrap();
         write(&client, handle, 3, b"TWO").await;
         lose_and_replay(&fake, &before, 1).await;
-        assert_eq!(fake.count::<Replay>(), 2, "the writes before the truncation");
+        assert_eq!(fake.count::<Replay>(), 2, "both writes before the truncation are replayed");
         assert_eq!(client.fsync(handle).await.unwrap_err().code(), ErrorCode::Io);
     });
 }

@@ -130,7 +130,7 @@ fn fsync_syncs_metadata_and_storage_concurrently() {
 /// A program that opens a database for each transaction syncs it only once or twice after each
 /// open. So the first such sync already moves the bytes of a file that was large at the open.
 #[test]
-fn first_fsync_that_needs_both_services_moves_old_inline_bytes() {
+fn first_fsync_of_metadata_and_storage_moves_old_inline_bytes() {
     with_client(|fake, client| async move {
         let (inode, handle) = grown(&fake, &client).await;
         client.fsync(handle).await.unwrap();
@@ -242,7 +242,7 @@ fn large_write_to_an_old_empty_file_ends_its_inline_component() {
 
 /// docs/semantics.md 3.5.
 #[test]
-fn fsync_fails_if_an_inline_component_end_was_reverted() {
+fn fsync_fails_if_the_end_of_an_inline_component_was_reverted() {
     with_client(|fake, client| async move {
         let (inode, handle) = opened_empty(&fake, &client).await;
         write(&client, handle, 0, &bytes(LEN)).await;

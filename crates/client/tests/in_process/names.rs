@@ -88,8 +88,8 @@ fn repeated_lookup_asks_both_groups_at_the_same_time() {
     });
 }
 
-/// Before the fix, a lookup that had sent the request for the attributes early sent it a second
-/// time if the first one failed.
+/// Regression test: if the early request for the attributes failed, the lookup sent this request a
+/// second time.
 #[test]
 fn repeated_lookup_repeats_no_failed_request_for_attributes() {
     with_client(|fake, client| async move {
@@ -129,7 +129,7 @@ fn repeated_lookup_shows_changes_of_the_name_and_attributes() {
 
 /// docs/semantics.md 1.2 and 1.4.
 #[test]
-fn only_an_open_begun_before_the_removal_opens_the_file() {
+fn only_an_open_begun_before_a_removal_opens_the_removed_file() {
     with_client(|fake, client| async move {
         let inode = fake.with_metadata(METADATA_GROUPS[0], |it| it.make_file(b"a"));
         let hold = client.hold(inode).await.unwrap();
@@ -195,7 +195,8 @@ fn small_directory_is_listed_again_after_its_entries_expire() {
         }
         client.stat(root).await.unwrap();
         assert!(!client.open_directory(root, hour).await.unwrap(), "no listing is cached yet");
-        // Returns whether the next open keeps the listing, and its number of requests.
+        // Returns whether the next open keeps the listing, and the number of requests that the open
+        // sends.
         let opens_after = async |max_bytes: u32, with_attributes: bool, max_age: Duration| {
             client.read_directory(root, 0, max_bytes, with_attributes).await.unwrap();
             let before = fake.count::<GetAttributes>();
@@ -298,7 +299,7 @@ fn statfs_waits_at_most_a_lease_for_capacity_of_all_targets() {
             let before = fake.count::<Heartbeat>();
             until(|| fake.count::<Heartbeat>() > before + 3).await;
             if is_reported {
-                assert!(!pending.is_finished(), "one target has not reported");
+                assert!(!pending.is_finished(), "one target has not reported its capacity");
                 let reported = Capacity { total_bytes: 9, ..Capacity::default() };
                 fake.state.borrow_mut().capacity = Some(reported);
                 assert_eq!(pending.await, 9);

@@ -30,7 +30,7 @@ fn first_read_of_a_small_file_after_its_open_needs_no_request() {
         assert_eq!(fake.count::<ReadInline>(), 1, "the mount has dropped the bytes");
         other.close(handle).await.unwrap();
         // The kernel probably has the pages now, so the first open requests no bytes. The read
-        // shows that the kernel lacks the pages, so the second open requests them again.
+        // shows that the kernel lacks the pages, so the second open requests the bytes again.
         for requests in [2, 2] {
             let again = other.open(inode, OpenMode::Read, false).await.unwrap();
             assert!(again.keep_cache);

@@ -89,7 +89,8 @@ fn read_during_a_renewal_waits_for_the_new_session() {
         let heartbeats = fake.count::<Heartbeat>();
         let reading = client.clone();
         let task = skep_env::spawn(async move { reading.attributes_for_reading(handle).await });
-        // Metadata and the mount have time for several messages meanwhile.
+        // Wait for several heartbeats, so that metadata and the mount have time for several
+        // messages.
         until(|| fake.count::<Heartbeat>() >= heartbeats + 4).await;
         fake.state.borrow_mut().hold = None;
         task.await;

@@ -455,7 +455,7 @@ fn shutdown_reports_writes_and_ends_sessions_and_registration() {
         let client = Client::new(ending, 0).unwrap();
         let (inode, _) = create_with(&client, "a", b"abc").await;
         client.shutdown().await.unwrap();
-        assert!(fake.count::<SyncAll>() > 0, "no client repeats its changes any more (hole H52)");
+        assert!(fake.count::<SyncAll>() > 0, "no client will repeat the changes (hole H52)");
         assert_eq!(fake.with_metadata(1, |it| it.session_count()), 0);
         assert_eq!(other.attributes(inode).await.unwrap().size, 3);
         background.await;

@@ -268,7 +268,7 @@ fn kernel_keeps_its_pages_after_writes_of_this_mount() {
         assert_eq!(
             for_reading(&client, handle).await,
             Some((10, 1)),
-            "a report does not change this"
+            "a report does not change the time"
         );
         assert_eq!((fake.count::<GetAttributes>(), fake.count::<ReportWritten>()), (1, 1));
         let reader = client.open(inode, OpenMode::Read, false).await.unwrap().handle;

@@ -247,7 +247,7 @@ fn fsync_of_a_directory_syncs_only_groups_with_changes() {
 
 /// docs/semantics.md 3.5.
 #[test]
-fn fsync_reports_a_size_again_that_metadata_has_lost() {
+fn fsync_repeats_a_size_report_that_metadata_has_lost() {
     with_client(|fake, client| async move {
         let (inode, handle) = synced_file(&client, "a").await;
         write(&client, handle, 5000, &bytes(10)).await;

@@ -1,6 +1,6 @@
-//! Replies to reports that arrive after the reply to a later truncation. Two programs of a mount
-//! cause this: the first program calls `stat`, which reports the writes, and the second program
-//! truncates the file.
+//! Tests late replies: the reply to a report arrives after the reply to a later truncation. Two
+//! programs of a mount cause this order: the first program calls `stat`, which reports the writes,
+//! and the second program truncates the file.
 
 use super::{NOW, attributes, opened, write};
 use crate::inode_state::ReportLoss;

@@ -1,16 +1,16 @@
-//! Replays whose thread has ended before the replay, so that another thread must continue them. An
-//! unmount ends the other threads of the mount before it makes the changes durable.
+//! Interrupted replays: the thread of such a replay has ended, and another thread must continue the
+//! replay. An unmount ends the other threads of the mount before it makes the changes durable.
 //!
 //! An interrupted replay still counts as running, so the mount sends no other change of the session
-//! before the rest of the replay. The next replay sends the first lost change again with the same
+//! before the end of the replay. The next replay sends the first lost change again with the same
 //! sequence, so the target executes it once. No I/O.
 
 use super::{AcknowledgedChanges, Change};
 use skep_types::{GroupId, SessionId};
 
 impl AcknowledgedChanges {
-    /// Records that the thread of a replay has ended before the replay. `stay_lost` are the changes
-    /// that the replay has skipped, or that the target has refused to repeat.
+    /// Records that the thread of a replay has ended, but not the replay itself. `stay_lost` are
+    /// the changes that the replay has skipped, or that the target has refused to repeat.
     pub(crate) fn replay_interrupted(
         &self,
         group: GroupId,

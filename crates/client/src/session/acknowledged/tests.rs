@@ -85,7 +85,7 @@ fn changes_that_a_target_lost_in_a_power_loss_are_found() {
     }
     assert_eq!(changes.attempt(GROUP, SESSION).start, 1);
     let lost = changes.lost(2, &[(0, 1), (1, 4)]);
-    assert_eq!(lost, [2, 21], "in the order of their numbers");
+    assert_eq!(lost, [2, 21], "lost changes are in the order of their numbers");
     assert!(changes.lost(3, &[]).is_empty(), "the other changes are durable");
     let attempt = changes.attempt(GROUP, SESSION);
     assert!(attempt.has_reverted && attempt.start == 3);
@@ -98,7 +98,7 @@ fn changes_that_a_target_lost_in_a_power_loss_are_found() {
 
 /// Hole H180 in `docs/tests/holes.md`.
 #[test]
-fn truncation_is_replayed_again_unless_it_is_lost() {
+fn truncation_is_replayed_again_unless_reported_as_lost() {
     let changes = opened();
     let mut open = change(0, 1, 9);
     open.kept.iter_mut().for_each(|it| it.truncated = Some(4));
@@ -110,7 +110,11 @@ fn truncation_is_replayed_again_unless_it_is_lost() {
     assert_eq!(truncated(&changes), Some(4));
     changes.replayed(GROUP, SESSION, Some((None, NOW)));
     assert_eq!(changes.compare_again(GROUP, SESSION, &reply(3, &[])), Some(false));
-    assert_eq!(truncated(&changes), Some(4), "the second power loss has reverted it again");
+    assert_eq!(
+        truncated(&changes),
+        Some(4),
+        "the second power loss has reverted the truncation again"
+    );
     changes.truncation_lost(GROUP, SESSION);
     changes.replayed(GROUP, SESSION, Some((None, NOW)));
     assert_eq!(changes.compare_again(GROUP, SESSION, &reply(4, &[])), Some(false));
@@ -126,7 +130,7 @@ fn replayed_change_is_kept_until_it_is_durable() {
     let compared = changes.compare_now(2, &[]);
     assert_eq!(compared, Some(Compared::Now));
     let other = changes.compare_now(2, &[]);
-    assert_eq!(other, Some(Compared::Before), "another thread does not replay too");
+    assert_eq!(other, Some(Compared::Before), "only one thread replays the changes");
     let next = changes.next_lost(GROUP, SESSION).unwrap();
     assert_eq!((next.sequence, next.request.unwrap().change), (1, 1));
     changes.replayed(GROUP, SESSION, Some((None, NOW)));
@@ -134,7 +138,11 @@ fn replayed_change_is_kept_until_it_is_durable() {
     // The target loses power again. It has executed neither of the two replays.
     assert_eq!(changes.compare_again(GROUP, SESSION, &reply(3, &[])), Some(false));
     let next = changes.next_lost(GROUP, SESSION).unwrap();
-    assert_eq!((next.sequence, next.request.unwrap().change), (2, 1), "the first one comes first");
+    assert_eq!(
+        (next.sequence, next.request.unwrap().change),
+        (2, 1),
+        "the earliest change is first"
+    );
     changes.replayed(GROUP, SESSION, Some((None, NOW)));
     // The target is killed after it has executed the next replay, but before it has replied.
     let executed = changes.compare_again(GROUP, SESSION, &reply(4, &[(REPLAY_SLOT, 3)]));
@@ -144,7 +152,7 @@ fn replayed_change_is_kept_until_it_is_durable() {
     changes.replayed(GROUP, SESSION, None);
     assert!(changes.next_lost(GROUP, SESSION).is_none());
     changes.replay_ended(GROUP, SESSION);
-    assert!(changes.lost(5, &[(REPLAY_SLOT, 3)]).is_empty(), "the last reply was durable");
+    assert!(changes.lost(5, &[(REPLAY_SLOT, 3)]).is_empty(), "the target has synced all changes");
     assert!(!changes.take_name_reverted(), "nothing stays lost");
 }
 
@@ -214,7 +222,7 @@ fn durable_reply_makes_only_earlier_changes_durable() {
     assert_eq!(changes.lost(2, &[]), [2]);
     changes.acknowledge(change(1, 2, 3));
     changes.synced(GROUP, attempt);
-    assert_eq!(changes.lost(3, &[]), [3], "an old attempt does not cover the change");
+    assert_eq!(changes.lost(3, &[]), [3], "the attempt began before the change");
 }
 
 #[test]
@@ -234,7 +242,7 @@ fn list_of_undurable_changes_is_bounded_and_ends_with_session() {
     }
     changes.acknowledge(large);
     let attempt = changes.attempt(GROUP, SESSION);
-    assert!(attempt.is_list_full, "the bodies have a bound too");
+    assert!(attempt.is_list_full, "the length of the bodies is limited too");
     changes.synced(GROUP, attempt);
     assert!(!changes.attempt(GROUP, SESSION).is_list_full);
     changes.acknowledge(change(0, 9001, 1));
@@ -256,7 +264,7 @@ fn unmount_counts_changes_that_may_not_be_durable_yet() {
     changes.acknowledge(change(0, 2, 2));
     assert_eq!(changes.unsettled(NOW), [(GROUP, 2)]);
     let later = NOW + SYNCED_AFTER + Duration::from_millis(1);
-    assert!(changes.unsettled(later).is_empty(), "the target has synced them long ago");
+    assert!(changes.unsettled(later).is_empty(), "the target has synced the changes");
     assert_eq!(changes.compare_now(2, &[(0, 1)]), Some(Compared::Now));
     assert_eq!(changes.unsettled(NOW), [(GROUP, 1)], "the lost change is not repeated yet");
     changes.replayed(GROUP, SESSION, Some((None, NOW)));

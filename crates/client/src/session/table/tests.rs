@@ -79,7 +79,7 @@ fn only_one_task_restores_the_opens_of_a_session() {
     assert!(restoring.is_some() && table.begin_restoring(GROUP, id).is_none());
     drop(restoring);
     let restoring = table.begin_restoring(GROUP, id);
-    assert!(restoring.is_some(), "the task before it has ended");
+    assert!(restoring.is_some(), "the previous task has ended");
     let next = table.replace(GROUP, id, NODE).unwrap();
     assert!(table.begin_restoring(GROUP, id).is_none(), "the session was replaced");
     assert!(table.begin_restoring(GROUP, next).is_some());
@@ -113,7 +113,7 @@ fn session_is_not_used_until_lost_files_are_open_again() {
     assert_eq!(table.unrestored(GROUP, next), Some(NODE), "the client of the first session");
     table.renewed(GROUP, next, false);
     table.opened(GROUP, next, Granted { slots: 4, lease: LEASE, start: 1 }, LEASE);
-    assert_eq!(table.doubtful(GROUP, LEASE), Some(next), "its files are not open");
+    assert_eq!(table.doubtful(GROUP, LEASE), Some(next), "files of the session are not open");
     assert!(table.begin_renewal(GROUP, next) && !table.begin_renewal(GROUP, next));
     assert_eq!((table.find_or_add(GROUP, NODE), table.to_keep()), (SessionState::Renewing, vec![]));
     table.renewed(GROUP, next, true);

@@ -325,7 +325,7 @@ impl Codec for Raw {
         w.raw(&self.0);
     }
     fn decode(_: &mut skep_types::codec::Reader<'_>) -> Result<Self> {
-        unreachable!("no fake decodes this type")
+        unreachable!("the fakes only encode this type")
     }
 }
 

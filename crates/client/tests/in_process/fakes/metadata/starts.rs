@@ -53,7 +53,8 @@ impl FakeMetadata {
         self.behaviour.replays -= 1;
         let file = self.inodes.get_mut(&replay.inode).map(|it| &mut it.attributes);
         if let Some(file) = file.filter(|it| it.size == 0) {
-            // A truncation of no bytes is lost, and later changes name its generation.
+            // The lost truncation of an empty file had removed no bytes. Restore its generation,
+            // which later changes contain.
             file.truncate_generation = file.truncate_generation.max(replay.truncate_generation);
         }
         let first = Header { message: replay.message, ..header.clone() };
