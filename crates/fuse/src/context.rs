@@ -46,7 +46,7 @@ pub(crate) struct Context<F> {
     /// kernel drop pages of shared files (`ops::attributes`). Two workers with separate counters
     /// could send the same time. The kernel would then not drop its pages.
     pub(crate) invented_times: Arc<AtomicU32>,
-    /// The opens at all workers that the kernel repeats.
+    /// The opens of all workers that the kernel repeats after `ESTALE`.
     pub(crate) repeated_opens: Arc<RepeatedOpens>,
     /// The recent operations of all workers, for programs that follow the operations of the mount.
     pub(crate) following: Arc<Following>,
@@ -58,9 +58,9 @@ pub(crate) struct Context<F> {
 }
 
 impl<F> Context<F> {
-    /// Returns how long the kernel may cache the names and attributes in the reply to a request
-    /// that the mount began to serve at the time `begun`. The file system may have read them at any
-    /// moment since then. The reply may be late, for example if the connection to a server was
+    /// Returns how long the kernel may cache the names and attributes in a reply. The mount began
+    /// to serve the request at the time `begun`. The file system may have read them at any moment
+    /// since then. The reply may be late, for example if the connection to a server was
     /// interrupted, and another mount may have changed the names meanwhile. So the time begins with
     /// the request.
     pub(crate) fn validity_since(&self, begun: Duration) -> Duration {

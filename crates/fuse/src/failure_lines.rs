@@ -35,7 +35,7 @@ const FULL_FOR: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 struct FailureLines {
     limits: BTreeMap<Failed, LineLimit>,
-    /// Time of the first failure in the table.
+    /// Time of the first failure after the table was last empty.
     since: Duration,
 }
 

@@ -1,8 +1,8 @@
 //! The records of all operations of a mount, for programs that follow these operations (`skep
 //! trace`).
 //!
-//! While a program requests records, and for some seconds after its last request, the mount adds
-//! the record of each operation to a separate ring buffer. So these records do not replace the
+//! The mount adds the record of each operation to a separate ring buffer while a program requests
+//! records, and for some seconds after the last request. So these records do not replace the
 //! records of slow operations. At other times the mount only reads one variable for each operation.
 //!
 //! Owns the ring buffer, and the rule that decides which records a user may see: the records of the
@@ -128,7 +128,7 @@ struct Ring {
     followers: VecDeque<(u32, Duration)>,
 }
 
-/// The followed operations of a mount.
+/// The recent operations of a mount, for programs that follow them.
 #[derive(Debug)]
 pub(crate) struct Following {
     /// Time until which the mount records all operations, in nanoseconds since the boot of the

@@ -29,7 +29,7 @@ pub struct ServeOptions {
     /// Whether other users may access the mount. Always true if root mounts. If another user
     /// mounts, true requires `user_allow_other` in `/etc/fuse.conf`.
     pub allows_others: bool,
-    /// The choice of the transport.
+    /// The transports that the mount may use.
     pub transport: TransportChoice,
     /// How many bytes the kernel reads ahead of a program that reads a file sequentially, at most
     /// [`crate::MAX_READ_AHEAD_BYTES`]. `None` means [`crate::READ_AHEAD_BYTES`]. The kernel

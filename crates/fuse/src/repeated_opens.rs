@@ -5,8 +5,8 @@
 //! then sends both requests again, but only once. If the next file has lost the name as well, the
 //! program gets `ESTALE`, although the name always referred to a file.
 //!
-//! The kernel also repeats the open if the file has lost its name before a request for its
-//! attributes, which may come between `LOOKUP` and `OPEN`.
+//! Between `LOOKUP` and `OPEN`, the kernel may request the attributes of the file. If the file has
+//! lost its name before this request, the kernel also repeats the open.
 //!
 //! So the mount holds the file that the repeated `LOOKUP` finds until the repeated `OPEN`, which
 //! then succeeds without a name. The program uses a file that had the name during its call. No

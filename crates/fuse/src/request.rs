@@ -2,9 +2,9 @@
 //! its arguments.
 //!
 //! Each family of operations has one file. The file owns the kernel's argument structs of the
-//! family, the family's request type, the parsing, and the rule that decides whether the worker may
-//! drop the future of a request. [`RawRequest::parse`] only selects the family, by the table of
-//! opcodes. `ops` performs requests, and has one file for each family too.
+//! family, the family's request type and the parsing. It also decides whether the worker may drop
+//! the future of a request. [`RawRequest::parse`] only selects the family, by the table of opcodes.
+//! `ops` performs requests, and has one file for each family too.
 //!
 //! A parsed request owns its arguments, but the bytes of a read or a write are in the buffers of
 //! the port. So an operation without such bytes can continue after its caller was killed, while the

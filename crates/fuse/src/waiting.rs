@@ -23,7 +23,7 @@ const MAX_SILENT: usize = 16;
 const SILENT: &str = "the target has accepted the request, and has not replied";
 
 record! {
-    /// A program's request to which the mount has not replied.
+    /// A program's request to which the mount has not replied yet.
     pub struct WaitingRequest {
         /// Name of the operation, such as `open`.
         pub operation: String,

@@ -6,12 +6,12 @@
 //! kernel (`transport`).
 //!
 //! # Callers that are killed
-//! As on other file systems, a signal that does not kill the caller interrupts a request only if
-//! the request waits for a lock (`waits`). An operation on a dead server waits, and continues when
-//! the server is back. But a killed process must be able to exit (SIGKILL, or SIGTERM and Ctrl-C
-//! without a handler). The kernel lets the process exit only after its request has a reply. So the
-//! worker checks all requests that take long. If a signal that ends the process of a caller is
-//! pending (`callers`), the worker replies EINTR.
+//! If a signal does not kill the caller, it interrupts a request only if the request waits for a
+//! lock (`waits`), as on other file systems. An operation on a dead server waits, and continues
+//! when the server is back. But a killed process must be able to exit (SIGKILL, or SIGTERM and
+//! Ctrl-C without a handler). The kernel lets the process exit only after its request has a reply.
+//! So the worker checks all requests that take long. If a signal that ends the process of a caller
+//! is pending (`callers`), the worker replies EINTR.
 //!
 //! `INTERRUPT` cannot replace this check (Linux 6.18). The kernel sends it at any signal, and never
 //! sends a second `INTERRUPT` for the same request. With io_uring, the kernel sends no `INTERRUPT`

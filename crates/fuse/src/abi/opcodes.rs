@@ -3,7 +3,7 @@
 
 macro_rules! opcodes {
     ($($name:ident = $number:literal, $arguments:literal, $family:ident;)*) => {
-        /// Operations that the kernel requests.
+        /// An operation that the kernel requests.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[repr(u32)]
         pub(crate) enum Opcode { $($name = $number,)* }

@@ -71,7 +71,7 @@ pub(super) async fn seek<F: FileSystem>(
     Ok(ReplyBody::Number(found.ok_or(libc::ENXIO)?))
 }
 
-/// One `lseek` in progress.
+/// An `lseek` in progress that looks for data or for a hole.
 struct HoleSearch<'a, F> {
     context: &'a Context<F>,
     seek: Seek,

@@ -105,10 +105,10 @@ async fn get<F: FileSystem>(
 }
 
 /// Returns whether the reply passes these attributes only to the program. The kernel then continues
-/// to use the attributes that it has seen before. With the new attributes, the new modification
-/// time would make the kernel drop all pages of the file, although the pages contain the writes
-/// that have changed the time. But if the size, the owner, the permissions or the number of links
-/// has changed, the kernel must get the new attributes.
+/// to use the attributes that it has seen before. If the kernel used the new attributes, the new
+/// modification time would make it drop all pages of the file. These pages are valid: they contain
+/// the writes that have changed the time. But if the size, the owner, the permissions or the number
+/// of links has changed, the kernel must get the new attributes.
 ///
 /// If the reply passes the attributes only to the program, this function makes the kernel drop its
 /// cached attributes of the inode. After such a drop, the kernel does not cache the attributes in a

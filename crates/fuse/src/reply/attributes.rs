@@ -141,11 +141,10 @@ pub(crate) struct Validity<'a> {
     /// # Hazard: cached access control lists
     /// The kernel drops the cached access control lists of an inode when it requests the inode's
     /// attributes, or when it looks up a cached name of the inode. But the kernel keeps the lists
-    /// when it looks up a name that it has not cached, and finds an inode that it has cached (Linux
-    /// 6.18). So the reply to that lookup makes the attributes invalid immediately, and the kernel
-    /// requests the attributes before it checks any permission. Invalidating the inode instead
-    /// would not work, because the kernel would then ignore the attributes of this reply, and
-    /// continue with an outdated owner.
+    /// if it looks up an uncached name and finds a cached inode (Linux 6.18). So the reply to that
+    /// lookup makes the attributes invalid immediately, and the kernel requests the attributes
+    /// before it checks any permission. Invalidating the inode instead would not work, because the
+    /// kernel would then ignore the attributes of this reply, and continue with an outdated owner.
     pub(crate) note_shown_with_name: &'a dyn Fn(&Attributes) -> bool,
 }
 

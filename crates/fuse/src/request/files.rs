@@ -80,9 +80,9 @@ pub(crate) struct Open {
     pub(crate) inode: InodeId,
     pub(crate) mode: OpenMode,
     pub(crate) truncate: bool,
-    /// Whether the flags contain `O_APPEND`.
+    /// Whether the flags of the open contain `O_APPEND`.
     pub(crate) appends: bool,
-    /// Whether the flags contain `O_SYNC` or `O_DSYNC`.
+    /// Whether the flags of the open contain `O_SYNC` or `O_DSYNC`.
     pub(crate) is_synced: bool,
     pub(crate) kill_privileges: bool,
 }

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 /// Time without a reply after which the mount logs a request.
 const WORTH_A_LINE: Duration = Duration::from_secs(5);
-/// Interval of the log lines while requests still wait.
+/// Interval between two log lines while requests still wait.
 const REPEAT: Duration = Duration::from_secs(60);
 
 /// A line names a target if a request to the target has had no reply for at least this time. Before
@@ -42,7 +42,7 @@ pub(super) struct UnansweredRequest {
 pub(super) enum Line {
     /// Requests wait.
     Wait(String),
-    /// No request waits any more.
+    /// The line that is due when no request waits any more.
     End(&'static str),
 }
 

@@ -137,8 +137,8 @@ for thread in threads:
     thread.join()
 ";
 
-/// Without the kicks of the worker, the kernel would leave the unlock in its queue, since a new
-/// slot gets only requests that arrive after the registration of the slot.
+/// Without the kicks of the worker, the kernel would leave the unlock in its queue. A new slot gets
+/// only requests that arrive after the registration of the slot.
 fn unlock_queued_behind_many_lock_waits_is_served(transport: &str) {
     let it = mounted(transport);
     File::create(it.join("file")).unwrap();
