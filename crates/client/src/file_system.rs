@@ -19,9 +19,9 @@ use crate::names::entries::Names;
 /// One worker's access to a file system. Cheap to clone. A clone must stay on the thread of the
 /// original.
 ///
-/// At any await, the caller may drop the future of a call that only reads, or of a call that
-/// changes the bytes of a file. The caller must run all other calls to completion, even if the
-/// program that made the call was killed.
+/// The caller may drop a future at any await if the call only reads, or if it changes the bytes of
+/// a file. The caller must run all other calls to completion, even if the program that made the
+/// call was killed.
 pub trait FileSystem:
     Clone
     + Names

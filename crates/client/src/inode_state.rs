@@ -181,10 +181,10 @@ impl InodeState {
                 parts.moves.end_report_lost();
             } else if sent.is_shown_by(durable) || durable.truncate_generation > 0 {
                 // Before this mount ended the inline component, the file was empty and never
-                // truncated. Each later report of this mount contains the end of the component, and
-                // metadata lets no other client write to the file or truncate it before metadata
-                // has recorded this end. So the durable size or the durable truncation shows that
-                // this end is durable too.
+                // truncated. Each later report of this mount contains the end of the component.
+                // Before metadata has recorded this end, it lets no other client write to the file
+                // or truncate it. So the durable size or the durable truncation shows that this end
+                // is durable too.
                 parts.moves.end_found_durable();
             }
             loss
@@ -452,16 +452,16 @@ impl InodeState {
         });
     }
 
-    /// Records that the kernel's cached pages of the file may be out of date, so that the mount
-    /// sends the current modification time before the kernel reads from these pages.
+    /// Records that the kernel's cached pages of the file may be out of date. Before the kernel
+    /// reads from these pages, the mount then sends it the current modification time.
     pub(crate) fn must_compare(&self) {
         self.with(|parts| parts.kernel.must_compare());
     }
 
-    /// Returns the attributes that this mount last sent to the kernel, with the current size, if
-    /// the kernel's pages are valid although this mount has written to the file. The pages are
-    /// valid only while this mount has the file open for writing, because metadata then notifies
-    /// this mount before another client changes the file.
+    /// Returns the attributes that this mount last sent to the kernel, with the current size.
+    /// Returns `None` unless this mount has written to the file and the kernel's pages are still
+    /// valid. The pages are valid only while this mount has the file open for writing, because
+    /// metadata then notifies this mount before another client changes the file.
     pub(crate) fn for_reading(&self) -> Option<Attributes> {
         self.with(|parts| {
             let is_alone = parts.handles.has_writers() && !parts.handles.is_shared();

@@ -8,9 +8,9 @@ pub(crate) const SLOTS_PER_WORKER: u32 = 64;
 /// Maximum number of chunk pieces that one thread has in flight. Limits the memory for buffers of
 /// the thread and of the servers.
 pub(crate) const MAX_PIECES: usize = 128;
-/// Maximum length of the piece in one message; a multiple of the granule size. The limit is small
-/// enough that the pieces of a large range are transferred in parallel, and large enough that the
-/// cost of a message is negligible.
+/// Maximum length of the piece in one message; a multiple of the granule size. With this limit, the
+/// pieces of a large range are transferred in parallel, and the cost of each message is still
+/// negligible.
 pub(crate) const MAX_PIECE_BYTES: u64 = 1 << 20;
 /// Maximum number of bytes that one copy request copies; the caller sends another request for the
 /// rest. The limit is large enough that the cost of a request is negligible, and small enough that
@@ -94,11 +94,11 @@ pub(crate) const DEFERRED_CLOSE_WAIT: Duration = Duration::from_secs(1);
 /// the maximum duration of the wait, and several times [`CLOSE_DELAY`].
 pub(crate) const KERNEL_CLOSE_WAIT: Duration = Duration::from_millis(50);
 /// How long the acknowledgement of a sharing notification waits for the renewal of this mount's
-/// session, if the file was shared before. If metadata already has the size of the file and only
-/// the times are missing, the acknowledgement then waits for the report of this mount's writes,
-/// again for at most this time. The renewal and the report take a few milliseconds each, unless
-/// they wait for other mounts. For example, metadata executes no report after a power loss before
-/// all mounts have replayed their changes. The open of the other mount, which waits for the
+/// session, if the file was shared before. Afterwards the acknowledgement waits for the report of
+/// this mount's writes. If metadata already has the size of the file and lacks only the times, this
+/// wait also takes at most this time. The renewal and the report take a few milliseconds each,
+/// unless they wait for other mounts. For example, metadata executes no report after a power loss
+/// before all mounts have replayed their changes. The open of the other mount, which waits for the
 /// acknowledgement, may be one of these changes.
 pub(crate) const SHARED_REPORT_WAIT: Duration = Duration::from_secs(2);
 /// Maximum length of two lists of a mount: the newest sharing notifications, and its own newest
@@ -122,8 +122,8 @@ pub(crate) const MAX_ACKNOWLEDGED_BYTES: usize = 4 << 20;
 /// The limit is enough for the writes to one file in the 10 ms between two syncs of a metadata
 /// target. Each mark takes 24 bytes.
 pub(crate) const MAX_INLINE_MARKS: usize = 256;
-/// Maximum number of inodes that the mount remembers because a power loss of metadata has reverted
-/// changes of them, and no program has got an error yet. For further inodes, only the log and
+/// Maximum number of inodes with changes that a power loss of metadata has reverted. The mount
+/// remembers these inodes until a program has got an error. For further inodes, only the log and
 /// `fsync` report the reverted changes.
 pub(crate) const MAX_REVERTED_INODES: usize = 4096;
 /// Maximum number of times that the client looks up a name in one operation because the inode of

@@ -52,8 +52,8 @@ pub trait InodeAttributes {
     /// one in its cache. So the result has the modification time that the mount last sent to the
     /// kernel, and the current size. The kernel then keeps its pages.
     ///
-    /// `None` means that the mount must send the current attributes, because the pages may be out
-    /// of date, or because this mount has not written to the file.
+    /// `None` means that the mount must send the current attributes. In this case the pages may be
+    /// out of date, or this mount has not written to the file.
     fn attributes_for_reading(
         &self,
         _handle: HandleId,
@@ -352,8 +352,8 @@ impl Client {
         if truncates {
             self.mount().inodes.count_truncation(inode);
         }
-        // Make the mount forget the attributes of directories, so that a late reply to an earlier
-        // change of an entry cannot restore the attributes from before this change.
+        // Make the mount forget the attributes of directories. Otherwise a late reply to an earlier
+        // change of an entry could restore the attributes from before this change.
         if reply.as_ref().map_or(true, |it| it.attributes.kind == FileKind::Directory) {
             self.forget_directories();
         }

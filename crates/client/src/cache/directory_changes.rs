@@ -104,8 +104,8 @@ impl DirectoryChanges {
     }
 
     /// Forgets the attributes of all directories. The caller calls this function after a change
-    /// that may have removed a directory, or that has changed a directory in a way that no reply
-    /// describes. `sent` is the moment when the mount sent this change.
+    /// that may have removed a directory, or if the reply to a change of a directory does not
+    /// contain its new attributes. `sent` is the moment when the mount sent this change.
     ///
     /// Returns the moment to pass to [`Self::note`] with the reply to this change: the same time in
     /// the new epoch of the table. `None` means that another change has made the table forget all
@@ -115,8 +115,8 @@ impl DirectoryChanges {
         (before == sent.epoch).then_some(SentChange { epoch: before + 1, ..sent })
     }
 
-    /// Returns the attributes of a directory after a change that this mount sent less than
-    /// `max_age` ago, and how long ago the mount sent the change.
+    /// Returns the attributes of a directory after a change by this mount, and the time since the
+    /// mount sent this change. The mount has sent the change less than `max_age` ago.
     pub(crate) fn get(
         &self,
         directory: InodeId,

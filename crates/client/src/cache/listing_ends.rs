@@ -30,12 +30,12 @@ struct Page {
     end: Option<(u64, Duration)>,
 }
 
-/// The ends of listings.
+/// For each directory, the last entry of the newest page, if a listing ends with this entry.
 #[derive(Debug)]
 pub(crate) struct ListingEnds {
-    /// The newest request for each directory.
+    /// The newest request for a page, or the newest open, of each directory.
     pages: Recent<Page>,
-    /// Number of requests so far.
+    /// Number of requests for pages and opens of directories so far.
     requests: AtomicU64,
 }
 

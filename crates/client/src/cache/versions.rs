@@ -6,10 +6,10 @@
 //!
 //! A version is the change counter of the inode, which each change of data or attributes raises by
 //! one. A metadata target never uses a version twice: after each start, the versions of all inodes
-//! are higher than each version that the target may have assigned before a power loss. If the reply
-//! to this mount's own change has a counter that is exactly one higher than the recorded version,
-//! no other client has changed the file since. Then the kernel's cache, which includes this mount's
-//! writes, is still valid.
+//! are higher than each version that the target may have assigned before a power loss. The counter
+//! in the reply to this mount's own change may be exactly one higher than the recorded version. In
+//! this case no other client has changed the file since. Then the kernel's cache, which includes
+//! this mount's writes, is still valid.
 //!
 //! # Hazard: an open while the kernel drops pages
 //! The kernel drops outdated pages of a file when it handles the reply to the open, or when the

@@ -16,8 +16,8 @@ pub(crate) fn is_asked_by_kernel(name: &[u8]) -> bool {
 /// The newest information about the extended attributes of one inode.
 #[derive(Debug, Clone, Copy)]
 enum Absence {
-    /// The reply to a request that the mount sent at this time showed that the inode has no
-    /// extended attribute that the kernel requests by itself.
+    /// The mount sent a request at this time. The reply showed that the inode has no extended
+    /// attribute that the kernel requests by itself.
     Since(Duration),
     /// The inode may have an extended attribute that the kernel requests by itself. Either a
     /// program has set such an attribute through this mount, or a reply of metadata contained one.
@@ -86,8 +86,8 @@ impl XattrAbsence {
             Some(Absence::NotBefore(at)) => Some(at),
             _ => None,
         };
-        // A reply to a request that the mount sent before `after` is not valid, since a program may
-        // have set the capability after metadata had executed that request.
+        // A reply is not valid if the mount sent its request before `after`: a program may have set
+        // the capability after metadata had executed this request.
         let is_valid = |sent: Duration| after.is_none_or(|at| sent > at) && is_recent(sent);
         name == CAPABILITY && self.no_capability.get(inode).is_some_and(is_valid)
     }

@@ -35,8 +35,8 @@ impl Client {
     }
 
     /// Requests the size and space of all chunk files of a pattern. Returns each reply with the
-    /// position of the chunk file in the pattern. A chunk file on a target that was marked as lost
-    /// counts as missing, since the file keeps its size and its bytes on other targets.
+    /// position of the chunk file in the pattern. If a target was marked as lost, its chunk files
+    /// count as missing, since the file keeps its size and its bytes on other targets.
     pub(crate) async fn chunk_stats(
         &self,
         inode: InodeId,

@@ -149,7 +149,7 @@ struct CopyResult {
 /// The result of one attempt to copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Attempt {
-    /// All bytes are copied.
+    /// The attempt has copied all bytes of its range.
     Complete {
         /// Whether storage may have copied holes.
         has_holes: bool,

@@ -9,17 +9,17 @@ use skep_rpc::CallOptions;
 use skep_types::{ChunkFileKey, Error, ErrorCode, GroupId, Result};
 use skep_wire::storage::StatChunk;
 
-/// Bytes that storage did not return.
+/// The bytes of a read range that storage did not return.
 #[derive(Debug, Default)]
 pub(crate) struct MissingBytes {
-    /// Whether any bytes are missing.
+    /// Whether any bytes of the range are missing.
     pub(crate) has_any: bool,
-    /// Chunk files that do not exist.
+    /// The chunk files of the range that do not exist.
     pub(crate) absent: Vec<ChunkFileKey>,
 }
 
 impl MissingBytes {
-    /// Adds the missing bytes of another piece.
+    /// Adds the missing bytes of another piece of the range.
     pub(crate) fn add(&mut self, other: Self) {
         self.has_any |= other.has_any;
         self.absent.extend(other.absent);

@@ -40,8 +40,8 @@ impl Client {
         }
     }
 
-    /// Waits until metadata has durably recorded the end of the inline component, if this mount has
-    /// ended the component and has no confirmation that this record is durable. See
+    /// If this mount has ended the inline component, waits until metadata has durably recorded this
+    /// end. Does nothing if metadata has already confirmed that the record is durable. See
     /// [`Self::confirm_move`].
     pub(crate) async fn confirm_inline_end(&self, state: &Arc<InodeState>) -> Result<()> {
         if state.ending_inline().is_some()

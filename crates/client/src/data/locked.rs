@@ -1,9 +1,9 @@
 //! Changes of bytes in files that programs of this mount may have locked.
 //!
 //! # Hazard: a change that arrives after the end of its lock
-//! If a program is killed, its locks end. A change of bytes by this program may still be on its way
-//! to a server that is slow or stopped, even if the client has cancelled the change. The next owner
-//! of the lock may be on another mount, so its requests take another connection, and the server may
+//! If a program is killed, its locks end. Even if the client has cancelled a change of bytes by
+//! this program, the change may still be on its way to a slow or stopped server. The next owner of
+//! the lock may be on another mount, so its requests take another connection, and the server may
 //! execute them first. The late change would then overwrite acknowledged bytes of the next owner.
 //! So the client does not cancel such a change, and the release of the locks waits for its end.
 //!

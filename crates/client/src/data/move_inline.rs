@@ -10,9 +10,9 @@
 //! # Hazard: a late copy
 //! A stopped storage target may execute a copy much later. If another client had moved the inline
 //! bytes meanwhile, and had written to the chunk file, the late copy would overwrite its bytes. So
-//! a mount sends a copy only after metadata has durably recorded the mount's open of the file, and
-//! sends no close before storage has replied to the copy. Until then, no other client can use the
-//! file, unless this client was evicted. Storage refuses the requests of an evicted client
+//! a mount sends a copy only after metadata has durably recorded the mount's open of the file. The
+//! mount sends no close before storage has replied to the copy. Until then, no other client can use
+//! the file, unless this client was evicted. Storage refuses the requests of an evicted client
 //! (docs/design/0006-fencing.md).
 
 use crate::client::Client;
@@ -124,9 +124,9 @@ impl Client {
     async fn is_open_durably(&self, state: &Arc<InodeState>) -> Result<bool> {
         // Also count handles whose close has begun, even stale handles. If metadata has executed
         // such a close already, this function returns `false`, and a later sync moves the bytes. If
-        // the client did not count these handles, metadata could count the open of a closing handle
-        // in place of the lost open of another handle. The close would then remove the last open at
-        // metadata. An open whose reply has not arrived is harmless, because its close waits for
+        // the client did not count these handles, the open of a closing handle could hide that
+        // metadata has lost the open of another handle. The close would then remove the last open
+        // at metadata. An open whose reply has not arrived is harmless, because its close waits for
         // the end of the move.
         let of_file = |file: &OpenFile| {
             let is_of_file = file.inode.id == state.id && file.mode == OpenMode::Write;
@@ -212,9 +212,9 @@ impl Client {
     /// [`Self::end_inline_of_new`] has ended. Does nothing if metadata has confirmed that this
     /// record is durable. If a power loss of metadata has reverted the end, the bytes that this
     /// mount has since written to the beginning of the file are lost. The mount counts this loss,
-    /// and uses the inline component again. If another client has moved inline bytes of the file
-    /// meanwhile, metadata refuses this mount's next request for inline bytes, and the mount adopts
-    /// the new pattern ([`Self::follow_move`]).
+    /// and uses the inline component again. Another client may have moved inline bytes of the file
+    /// meanwhile. Then metadata refuses this mount's next request for inline bytes, and the mount
+    /// adopts the new pattern ([`Self::follow_move`]).
     pub(crate) async fn confirm_move(&self, state: &Arc<InodeState>) -> Result<()> {
         let Some(UnconfirmedMove { generation, mark }) = state.unconfirmed_move() else {
             return Ok(());

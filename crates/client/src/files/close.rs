@@ -53,7 +53,8 @@ impl Closes for Client {
     }
 
     async fn close_unused(&self, handle: HandleId) -> Result<()> {
-        // The kernel has dropped no pages for this open.
+        // The kernel has not received the handle and drops no pages, so discard the recorded
+        // version.
         let _version = self.mount().handles.get(handle)?.take_page_drop();
         self.close(handle).await
     }
@@ -140,7 +141,7 @@ impl Client {
     /// Waits until operations on an inode have ended: until `are_running` returns `false`. Returns
     /// `false` if the mount ends first.
     async fn wait_unless_ending(&self, state: &InodeState, are_running: impl Fn() -> bool) -> bool {
-        // `shutdown` wakes this task too.
+        // When an unmount begins, `shutdown` wakes this task too.
         let outcome = || match are_running() {
             false => Some(true),
             true => self.mount().is_ending().then_some(false),

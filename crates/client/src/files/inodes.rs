@@ -29,7 +29,7 @@ pub(crate) struct Inodes {
     parts: Vec<Mutex<HashMap<InodeId, Arc<InodeState>>>>,
     /// Closed inodes with unsynced writes, oldest first.
     closed: Mutex<VecDeque<Arc<InodeState>>>,
-    /// Number of changes by this mount to names of files without a known inode id, because
+    /// Number of this mount's changes to names whose inode id the mount does not have, because
     /// metadata's reply to the change did not contain the id.
     changes: AtomicU64,
     /// For each part of the table, the number of data changes of files that have no state in the
@@ -94,8 +94,8 @@ impl Inodes {
     }
 
     /// Removes the state of an inode from its part of the table. If the state has counted data
-    /// changes, also adds one change to `uncounted` and `changed`, so that an open in flight
-    /// detects that data has changed.
+    /// changes, also adds one change to `uncounted` and `changed`. So an open in flight detects
+    /// that data has changed.
     fn remove(&self, part: &mut HashMap<InodeId, Arc<InodeState>>, inode: InodeId) {
         if part.remove(&inode).is_some_and(|state| state.data_changes() > 0) {
             self.count_uncounted(inode);

@@ -109,8 +109,8 @@ impl Client {
         };
         let outdated = self.mount().handles.select(is_outdated);
         // Log an error only if a handle is not being closed. Metadata may already have executed the
-        // close of a handle that is being closed, and the other client could then set the pattern
-        // without a power loss.
+        // close of a handle that is being closed. After this close, another client could set the
+        // pattern without a power loss.
         if outdated.iter().any(|file| !file.is_closing()) {
             tracing::error!(
                 "file {}: a power loss has removed the record of its open at metadata, and another \

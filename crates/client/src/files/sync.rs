@@ -17,10 +17,10 @@ use std::sync::Arc;
 
 /// Waits until changes are durable.
 pub trait Syncs {
-    /// Waits until all bytes that this mount has written to a file, through any handle, are
-    /// durable, together with the size and the name of the file. `fdatasync(2)` does the same,
-    /// since programs cannot read data beyond the recorded size of the file. If only the times have
-    /// changed, the mount reports them to metadata a moment later.
+    /// Waits until the size and the name of a file are durable, and all bytes that this mount has
+    /// written to the file through any handle. `fdatasync(2)` does the same, since programs cannot
+    /// read data beyond the recorded size of the file. If only the times have changed, the mount
+    /// reports them to metadata a moment later.
     ///
     /// # Errors
     /// - `Io`, once for each handle, if a host lost acknowledged writes in a power loss.

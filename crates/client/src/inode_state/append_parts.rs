@@ -9,9 +9,9 @@
 //!   order.
 //!
 //! The list also has other changes of bytes in progress that must end before later appends. These
-//! are changes in files that programs of this mount may have locked (`data::locked`), and the
-//! clearing of bytes that a failed operation left beyond the end. The other changes themselves do
-//! not wait for appends in this module.
+//! are changes of files that programs of this mount may have locked (`data::locked`), and the
+//! clearing of bytes beyond the end after a failed operation. The other changes themselves do not
+//! wait for appends in this module.
 //!
 //! A change is *orphaned* if its caller has dropped the future before the end of the change.
 

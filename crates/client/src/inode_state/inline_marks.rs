@@ -117,7 +117,7 @@ impl InlineMarks {
         highest
     }
 
-    /// Removes the writes up to these marks.
+    /// For each of `marks`, removes the writes up to this mark in the same start of the target.
     pub(super) fn remove(&mut self, marks: &[InlineMark]) {
         for mark in marks {
             let begin = self.writes.partition_point(|it| it.mark.start < mark.start);

@@ -28,8 +28,8 @@ pub(super) struct InlineMove {
     syncs_of_both: u32,
     /// Whether this mount has tried to move the inline bytes.
     has_tried: bool,
-    /// Set if this mount has ended the inline component of an empty file by a request, and a power
-    /// loss of metadata may still revert this end.
+    /// Set if this mount has sent a request that ended the inline component of an empty file. A
+    /// power loss of metadata may still revert this end.
     pub(super) unconfirmed: Option<UnconfirmedMove>,
     /// Whether this mount has created the file, and has written nothing to it yet. So no client has
     /// written inline bytes.
@@ -188,7 +188,7 @@ impl InodeState {
     /// Records that metadata had lost an open of this mount, and that the mount has opened the file
     /// again. `is_shared` means that other clients have the file open, so they may have written
     /// inline bytes. If this mount had ended the inline component, and this end may not be durable,
-    /// the mount then uses the component again, and the next `fsync` of each handle fails once.
+    /// the mount uses the component again. The next `fsync` of each handle then fails once.
     pub(crate) fn opened_again(&self, is_shared: bool) {
         self.with(|parts| {
             parts.moves.is_new = false;

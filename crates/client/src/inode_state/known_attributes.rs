@@ -1,6 +1,6 @@
-//! The attributes of an open file in the newest reply of metadata. `stat` returns them without a
-//! request to metadata, as long as they can be no more out of date than the attributes that the
-//! kernel may cache.
+//! The attributes of an open file in the newest reply of metadata. `stat` returns these attributes
+//! without a request to metadata, as long as they are at most as old as attributes in the kernel's
+//! cache may be.
 //!
 //! After each write of this mount, the kernel requests the attributes of the file at the next
 //! `stat`. Databases call `stat` again after they have set and released locks, and each reply to
@@ -8,9 +8,9 @@
 //!
 //! # When the attributes are valid
 //! All of the following must hold:
-//! - No request for a change of this mount has begun or ended since the client sent the request to
-//!   which metadata replied with the attributes. The request for a change may concern any file,
-//!   because the mount does not have the ids of all inodes that it has changed.
+//! - Since the client requested the attributes, no request for a change of this mount has begun or
+//!   ended. The request for a change may concern any file, because the mount does not have the ids
+//!   of all inodes that it has changed.
 //! - Metadata has received all writes of this mount to the file.
 //! - The mount has the file open, and it is not shared. So no other client writes to the file
 //!   without a notification to this mount.

@@ -92,9 +92,9 @@ pub(super) struct FileSize {
     reach: u64,
     /// Sequence number of this mount's last write to the file.
     writes: u64,
-    /// Sequence number of the last write or truncation that changed the size of the file, its
-    /// possible holes, or the possible ends of its chunk files. Other writes changed only the
-    /// times.
+    /// Sequence number of the last write or truncation that changed more than the times: the size
+    /// of the file, its possible holes, or the possible ends of its chunk files. Other writes
+    /// changed only the times.
     moved: u64,
     /// Sequence number of the last write that this mount acknowledged without a confirmation by
     /// metadata, because no other client had the file open.

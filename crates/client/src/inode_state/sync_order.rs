@@ -25,8 +25,8 @@ pub(crate) enum SyncOrder {
 /// Numbers of changes to names and attributes that this mount had made at some moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ChangeCount {
-    /// Number of changes to names of files without a known inode id, because metadata's reply to
-    /// the change did not contain the id.
+    /// Number of changes to names whose inode id the mount does not have, because metadata's reply
+    /// to the change did not contain the id.
     of_mount: u64,
     /// Number of changes to names and attributes of this file.
     of_file: u64,
@@ -48,8 +48,8 @@ impl Settled {
         self.of_file += 1;
     }
 
-    /// Returns the number of changes until now. `of_mount` is the number of changes to names of
-    /// files without a known inode id.
+    /// Returns the number of changes until now. `of_mount` is the number of changes to names whose
+    /// inode id the mount does not have.
     pub(super) fn changes(&self, of_mount: u64) -> ChangeCount {
         ChangeCount { of_mount, of_file: self.of_file }
     }

@@ -9,7 +9,7 @@
 //!
 //! `files::later_report` and `attributes::stat` send the requests.
 
-/// The state of the report.
+/// The reports of a file's times that are planned or in progress, and the changes that delay them.
 #[derive(Debug, Default)]
 pub(super) struct TimesReport {
     /// Whether a task will send a report soon.

@@ -114,8 +114,8 @@ impl FileLocks {
         self.table().get(&owner.inode).is_some_and(|file| file.contains_key(&key))
     }
 
-    /// Returns the lock owners that have locked ranges of a file through a handle, and all lock
-    /// owners with a request in progress for a lock of this file.
+    /// Returns the owners of locks of a file: each owner that has locked a range through a handle,
+    /// and each owner with a request in progress.
     pub(crate) fn owners_through(&self, inode: InodeId, handle: HandleId) -> Vec<(LockKind, u64)> {
         let table = self.table();
         let of_handle = |owned: &OwnedRanges| {

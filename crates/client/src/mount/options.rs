@@ -17,7 +17,7 @@ pub struct ClusterAccess {
 }
 
 impl From<JoinToken> for ClusterAccess {
-    /// Copies the addresses from the token.
+    /// Uses the addresses of management that the token contains.
     fn from(token: JoinToken) -> Self {
         Self { addresses: token.addresses.clone(), token }
     }
@@ -59,14 +59,14 @@ pub struct MountOptions {
 /// A function whose argument is the newest cluster map.
 type ObserveMap = dyn Fn(&ClusterMap) + Send + Sync;
 
-/// A function to which a mount passes the newest cluster map at its start and after changes of the
-/// map, at most once in a third of the lease. The function must not block. The default `None` means
-/// that there is no such function.
+/// A function that a mount calls with the newest cluster map at the start of the mount and after
+/// changes of the map, at most once in a third of the lease. The function must not block. The
+/// default `None` means that there is no such function.
 #[derive(Clone, Default)]
 pub struct MapObserver(pub Option<Arc<ObserveMap>>);
 
 impl MapObserver {
-    /// Passes a map to the function.
+    /// Calls the function with a map.
     pub(crate) fn observe(&self, map: &ClusterMap) {
         if let Some(observe) = &self.0 {
             observe(map);

@@ -39,8 +39,8 @@ pub trait Directories {
     /// the mount point.
     ///
     /// The kernel may use the entries of its listing for `max_age`. After that time, this function
-    /// returns `false` for a directory whose listing fits into one reply, so that the kernel gets
-    /// its entries again with one request.
+    /// returns `false` for a directory whose listing fits into one reply. The kernel then gets the
+    /// entries again with one request.
     ///
     /// # Errors
     /// Returns the errors of a request to metadata. To open a removed directory is not an error.

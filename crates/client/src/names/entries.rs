@@ -138,7 +138,7 @@ impl Names for Client {
         let mut lookups = 1;
         // Retry: looks the name up again without a pause, at most `MAX_LOOKUPS` times, if another
         // client has removed the inode that the name referred to. The group of the directory and
-        // the group of the inode do not reply at the same moment, and the name may have referred to
+        // the group of the inode do not reply at the same moment. So the name may have referred to
         // an existing inode at every moment.
         loop {
             let (sent, hinted) = (skep_env::now(), hints.get(key));

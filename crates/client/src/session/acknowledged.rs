@@ -3,8 +3,8 @@
 //! of these changes with the slots in the target's store (`compare_slots`). The client replays the
 //! lost changes (`replay`) before the target executes further changes of the session.
 //!
-//! Owns the list of the changes, the state of a replay, and the set of inodes for which a change
-//! stays lost and no program has got an error yet. No I/O.
+//! Owns the list of the changes, the state of a replay, and the set of inodes with lost changes for
+//! which no program has got an error yet. No I/O.
 //!
 //! # Invariants
 //! - A change is removed from the list only if the target has synced it, or after a comparison. A
@@ -148,7 +148,7 @@ impl Kept {
         self.executed.get(&slot).is_some_and(|executed| *executed >= sequence)
     }
 
-    /// See [`AcknowledgedChanges::has_lost`].
+    /// Implements [`AcknowledgedChanges::has_lost`] for this session.
     fn has_lost(&self, attempt: &Attempt, executed: (u32, u64)) -> bool {
         self.start != attempt.start && !self.has_executed(executed)
     }
@@ -237,7 +237,7 @@ pub(crate) enum Acknowledged {
     Lost,
 }
 
-/// The result of a comparison.
+/// The result of a comparison of the changes with the slots of the target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Compared {
     /// Another thread has already compared the list after this start or a newer start, or is
@@ -263,7 +263,7 @@ pub(crate) struct NextReplay {
 #[derive(Debug, Default)]
 struct Inner {
     groups: HashMap<GroupId, Kept>,
-    /// Inodes with reverted changes.
+    /// Inodes with reverted changes, until a program has got an error for them.
     reverted: HashSet<InodeId>,
     /// Whether a power loss has reverted a change, and no `fsync` of a directory has returned an
     /// error for it yet.

@@ -36,7 +36,7 @@ impl Client {
             Some(Compared::Before) => {}
             None => return Err(replaced(group, id)),
         }
-        // Wait until the replay has ended.
+        // Another thread may be replaying changes, so wait until this replay has ended.
         self.next_attempt(group, id).await;
         Ok(())
     }

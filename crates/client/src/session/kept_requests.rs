@@ -8,8 +8,8 @@
 //! - Truncations: a second truncation would remove bytes that programs have written since the first
 //!   truncation. An `open` with `O_TRUNC` is replayed without its truncation. If the file then has
 //!   bytes, its truncation is lost. If the file has no bytes, the target sets its truncate
-//!   generation to the generation of the lost truncation, which later requests of all clients for
-//!   the file contain.
+//!   generation to the generation of the lost truncation. Later requests of all clients for the
+//!   file contain this generation.
 //! - `SetPattern` and `RemoveInline`: the target would choose other places for the bytes.
 //! - Locks, which `restore_locks` restores.
 
@@ -52,7 +52,7 @@ pub(crate) struct KeptRequest {
     pub(crate) body_bytes: usize,
     /// The inode in the reply. Zero if the reply has no inode.
     pub(crate) inode: InodeId,
-    /// Whether the request has created the inode.
+    /// Whether the request has created the inode in its reply.
     pub(crate) created: bool,
     /// The stripe pattern of a created file.
     pub(crate) pattern: Option<StripePattern>,

@@ -218,9 +218,9 @@ impl Client {
             writable.for_each(|file| file.set_fenced());
         }
         // Open files for writing first. If metadata had an open of this session for reading only,
-        // the open for writing could notify this session, and wait for the acknowledgement of this
-        // session. The acknowledgement would wait for an append, and the append for the end of this
-        // renewal.
+        // metadata could notify this session about the open for writing, and wait for its
+        // acknowledgement. The acknowledgement would wait for an append, and the append for the end
+        // of this renewal.
         let files = files.into_iter().filter(|file| !file.is_stale());
         let (writable, readable): (Vec<_>, Vec<_>) =
             files.partition(|file| file.mode == OpenMode::Write);
@@ -270,8 +270,9 @@ impl Client {
                 // If the generation of the stripe pattern differs, another program has set a
                 // different pattern for the empty file while the session was lost. Other clients
                 // then use the chunk files of the new pattern. If the inline bytes are at metadata
-                // again, a power loss of metadata has reverted their move, unless the next report
-                // of this mount contains the end of the inline component.
+                // again, a power loss of metadata has reverted their move. But if the next report
+                // of this mount contains the end of the inline component, the pattern counts as the
+                // same.
                 let pattern = file.pattern();
                 let is_same = opened.pattern.as_ref().is_some_and(|it| {
                     let is_back = it.inline_bytes() > 0
@@ -353,9 +354,9 @@ impl Client {
         Ok(renewed.start)
     }
 
-    /// Waits for `work`, which opens files again, and renews the lease of the session meanwhile. An
-    /// open may wait until metadata has evicted another client that has the file open. The eviction
-    /// takes the time of a lease, so the lease of this session could run out too.
+    /// Waits for `work`, which opens files again. Renews the lease of the session during this wait.
+    /// An open may wait until metadata has evicted another client that has the file open. The
+    /// eviction takes the time of a lease, so the lease of this session could run out too.
     async fn renew_lease_during<T>(
         &self,
         group: GroupId,

@@ -2,8 +2,8 @@
 //! mount changes anything else at the metadata group. The target executes the lost changes of all
 //! clients in the order in which it first executed them.
 //!
-//! A replay is a separate task, because a killed program drops its future, and the mount sends no
-//! other change of the session until the replay has ended. `acknowledged` has the lost changes.
+//! The mount sends no other change of the session until the replay has ended. So a replay is a
+//! separate task, which does not end if a program is killed. `acknowledged` has the lost changes.
 //! `compare_slots` finds them, and reports the changes that stay lost.
 
 use crate::client::Client;
@@ -33,7 +33,7 @@ const OF_FILES: [&str; 4] = [SetAttributes::NAME, SetPattern::NAME, RemoveInline
 #[derive(Debug, Default)]
 struct Replayed {
     count: u64,
-    /// The changes that stay lost.
+    /// The changes that stay lost, because this replay skipped them or the target refused them.
     failed: Vec<Change>,
     /// The inodes of the changes that this replay has skipped. Changes that the target has refused
     /// in this replay do not count.
@@ -84,10 +84,10 @@ impl Replayed {
     }
 
     /// Prepares a request for a lost change. If earlier bytes of the file are not replayed, the
-    /// target must not restore the truncate generation of the file, because the file may be empty
-    /// only without these bytes. The missing report may also have ended the inline component of the
-    /// file, and `InodeState::compare` concludes from a truncate generation above zero that this
-    /// end is durable. The truncation then counts as lost.
+    /// target must not restore the truncate generation of the file. The file may be empty only
+    /// because these bytes are missing. The missing report may also have ended the inline component
+    /// of the file, and `InodeState::compare` concludes from a truncate generation above zero that
+    /// this end is durable. The truncation then counts as lost.
     fn prepare(&self, mut request: Box<Replay>) -> Box<Replay> {
         if self.lacking_bytes.contains(&request.inode) {
             request.truncate_generation = 0;
@@ -238,7 +238,8 @@ impl Client {
                         let Attributes { inode, truncate_generation: present, .. } =
                             opened.attributes;
                         // The target has not restored the generation of the truncation, so the file
-                        // may have old bytes, which the replay of later writes would not remove.
+                        // may have old bytes. The replay of later writes would not remove these
+                        // bytes.
                         if truncated.is_some_and(|lost| lost != present) {
                             replayed.skip_truncation(inode, &request, sequence);
                             changes.truncation_lost(group, id);

@@ -36,9 +36,9 @@ use std::sync::Arc;
 pub(crate) struct ModifyOptions {
     /// Whether the group replies only after the effect is durable.
     pub(crate) is_durable: bool,
-    /// Whether all effects of the request end with its session (an open, a lock, a close), or
-    /// whether a second execution of the request has no further effect. In both cases, the client
-    /// repeats the request in the next session.
+    /// Whether a group may execute the request twice: all effects of the request end with its
+    /// session (an open, a lock, a close), or a second execution has no further effect. In both
+    /// cases, the client repeats the request in the next session.
     pub(crate) ends_with_session: bool,
     /// Whether the request truncates a file. The client does not repeat such a request if the group
     /// may have begun the truncation, because another client may have changed the file meanwhile.
@@ -183,7 +183,7 @@ impl Client {
             } else {
                 let (client, orphan, id) = (self.clone(), orphan.clone(), session.id);
                 let finish = move |result| {
-                    // If the session was lost, an open in the reply has ended with it.
+                    // If the session was lost, an open in the reply has ended with the session.
                     if client.loss_of_session(group, id).is_none() {
                         orphan(client, result);
                     }

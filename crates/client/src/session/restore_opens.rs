@@ -3,18 +3,18 @@
 //! A target acknowledges an open before its log record is on the device. If its host loses power in
 //! the next milliseconds, the target loses the open. Without the open, the target would delete the
 //! file together with its last name although a program reads the file. So after each new start of a
-//! target, the client asks how many opens of each file its session has, and opens again the files
-//! whose opens are missing. If a file was deleted meanwhile, its handles become stale, so reads
-//! through them fail.
+//! target, the client asks how many opens of each file its session has. Then it opens again each
+//! file whose opens are missing. If a file was deleted meanwhile, its handles become stale, so
+//! reads through them fail.
 //!
 //! # Hazard: a close that hides a lost open
 //! The target stores only the number of opens of a file. If a close is on its way, the target may
-//! still count its open, and this open may stand in for the lost open of another handle. After the
-//! close, the target would delete the file together with its last name. The open of a new handle
-//! can hide a lost open in the same way, because the target may have executed it before or after
-//! the comparison. So the client compares the file again if the target has fewer opens than the
-//! mount has handles, where closing and new handles count too. Before the next comparison, it waits
-//! until the requests have had time to end.
+//! still count the open that it closes. This open may hide that the open of another handle is lost.
+//! After the close, the target would delete the file together with its last name. The open of a new
+//! handle can hide a lost open in the same way, because the target may execute the new open before
+//! or after the comparison. So the client compares the file again if the target has fewer opens
+//! than the mount has handles, where closing and new handles count too. Before the next comparison,
+//! it waits until the requests have had time to end.
 //!
 //! # Hazard: an additional open
 //! An open that the client sends although none was lost has no handle, so only the end of the
@@ -152,7 +152,7 @@ impl Client {
         let mut restored = 0;
         for (_, Comparison { old, least_lost, most_lost }) in compared {
             let lost = if is_last { most_lost } else { least_lost };
-            // Programs may have closed handles meanwhile.
+            // Programs may have closed handles since the comparison.
             for handle in old.into_iter().filter(|it| !it.is_closing()).take(lost) {
                 self.reopen(&handle, &session).await?;
                 restored += 1;

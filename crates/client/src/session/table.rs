@@ -109,8 +109,9 @@ impl Sessions {
 /// The sessions of a mount, one at each metadata group.
 #[derive(Debug, Default)]
 pub(crate) struct GroupSessions {
-    /// The mutex protects only the table. Threads lock it at their first request to a group, after
-    /// the reply to a change, and after a session was lost, but not for requests that only read.
+    /// The mutex protects only the table. A thread locks it at its first request to a group, after
+    /// the reply to a change, and after the loss of a session. Requests that only read take no
+    /// lock.
     inner: Mutex<Sessions>,
     /// Notifies tasks on all threads that a session was replaced, or that a renewal or the
     /// restoration of opens has ended.
@@ -213,9 +214,9 @@ impl GroupSessions {
         });
     }
 
-    /// Returns whether the target of a group has started again since the session last recorded its
-    /// start number, so that the target may have lost opens of the session. `start` is the start
-    /// number in the target's reply. Zero means that the start number is unknown.
+    /// Returns whether the target of a group has started again since the session last recorded the
+    /// target's start number. The target may then have lost opens of the session. `start` is the
+    /// start number in the target's reply. Zero means that the start number is unknown.
     pub(crate) fn may_have_lost_opens(&self, group: GroupId, id: SessionId, start: u64) -> bool {
         let is_new = self.update(group, id, |session| start != 0 && session.start != start);
         is_new.unwrap_or(false)

@@ -198,8 +198,8 @@ impl Client {
         let life = state.life();
         let closed = state.wait_until(|| (!state.is_being_closed()).then_some(()));
         skep_env::timeout(KERNEL_CLOSE_WAIT, closed).await;
-        // If this mount has closed the file and opened it again meanwhile, the reply to the new
-        // open has shown whether the file is shared, so ignore this notification.
+        // If this mount has closed the file and opened it again meanwhile, ignore this
+        // notification: the reply to the new open has shown whether the file is shared.
         if state.life().is_none() || state.life() != life {
             return Ok(());
         }

@@ -29,7 +29,7 @@ pub(crate) struct Notifications {
     inner: Mutex<FollowedSessions>,
     /// The files of the newest notifications.
     pub(crate) recent: RecentFiles,
-    /// Number of times that a file has become shared.
+    /// Number of times that any file of the mount has become shared.
     shared: AtomicU64,
 }
 

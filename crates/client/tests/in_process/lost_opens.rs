@@ -38,7 +38,7 @@ fn lost_open_is_restored_while_another_close_is_in_progress() {
         fake.state.borrow_mut().hold = Some(CloseMany::ID);
         client.close(first).await.unwrap();
         until(|| fake.count::<CloseMany>() > 0).await;
-        // The power loss has reverted the second open.
+        // A power loss reverts the second of two opens.
         fake.with_metadata(1, |it| {
             let opens = &mut it.inodes.get_mut(&inode).unwrap().opens;
             opens.values_mut().for_each(|count| *count -= 1);

@@ -165,7 +165,7 @@ async fn write(client: &Client, handle: HandleId, offset: u64, data: &[u8]) {
     client.write(handle, offset, Buf::copy_of(data)).await.unwrap();
 }
 
-/// Returns an exclusive lock of a whole file.
+/// Returns a request for an exclusive lock of a whole file.
 fn whole_lock(kind: LockKind, owner: u64) -> FileLock {
     FileLock { kind, owner, mode: Some(LockMode::Exclusive), range: 0..LOCK_END, pid: 1 }
 }

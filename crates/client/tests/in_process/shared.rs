@@ -159,7 +159,7 @@ fn acknowledgement_does_not_wait_for_a_blocked_append() {
         fake.notify_of_open(inode);
         until(|| fake.count::<AcknowledgeNotifications>() > 0).await;
         assert!(client.is_shared(inode));
-        // The program is killed.
+        // The program of the append is killed.
         drop(appending);
         truncate_chunk_files(&fake, 0);
         fake.state.borrow_mut().hold = None;

@@ -341,8 +341,8 @@ fn kernel_keeps_its_pages_only_while_the_lease_is_valid() {
 }
 
 /// Hole H138 in `docs/tests/holes.md`. docs/semantics.md 3.7: the chunk files do not show a hole at
-/// the end of the copy, so a recovery of the size after the death of this client would not find
-/// this hole.
+/// the end of the copy, so metadata would not find this hole if it computed the size after the
+/// death of this client.
 #[test]
 fn size_of_a_copy_that_ends_with_a_hole_is_reported() {
     with_client(|fake, client| async move {

@@ -86,7 +86,7 @@ fn fsync_of_an_overwrite_sends_metadata_only_the_times() {
     with_client(|fake, client| async move {
         let (inode, handle) = synced_file(&client, "a").await;
         let before = at_metadata(&fake, inode).change_counter;
-        // During the syncs, metadata does not reply to reports.
+        // During the syncs of this test, metadata does not reply to reports.
         fake.state.borrow_mut().hold = Some(ReportWritten::ID);
         for _ in 0..5 {
             write(&client, handle, 100, &bytes(10)).await;
@@ -162,7 +162,7 @@ fn change_of_times_waits_for_the_report_of_a_stat() {
         changing.await.unwrap();
         stat.await;
         let stat = begin_stat(&fake, &client, (inode, handle)).await;
-        // The fake cannot execute this request.
+        // The fake cannot execute this request, so let the request wait at the fake.
         fake.state.borrow_mut().hold = Some(SetXattr::ID);
         let setter = client.clone();
         let mut setting = skep_env::spawn(async move {
@@ -227,7 +227,7 @@ fn fsync_of_a_directory_syncs_only_groups_with_changes() {
     with_client(|fake, client| async move {
         let [_, other] = fakes::METADATA_GROUPS;
         let there = fake.with_metadata(other, |it| *it.inodes.keys().next().unwrap());
-        // Syncs a directory. Returns the number of requests.
+        // Syncs a directory. Returns the number of syncs that metadata has received.
         let sync = async |directory: InodeId| {
             let before = fake.count::<SyncAll>();
             client.sync_names(directory).await.unwrap();
@@ -367,7 +367,7 @@ fn fsync_syncs_truncated_chunk_files() {
         client.set_attributes(set_size(inode, 0)).await.unwrap();
         client.fsync(handle).await.unwrap();
         assert_eq!(fake.count::<SyncChunk>(), 2);
-        // Storage loses power between the truncation and the sync.
+        // The storage host loses power between this truncation and the sync.
         client.set_attributes(set_size(inode, 0)).await.unwrap();
         fake.each_storage(|storage| storage.incarnation += 1);
         assert_eq!(client.fsync(handle).await.unwrap_err().code(), ErrorCode::Io);

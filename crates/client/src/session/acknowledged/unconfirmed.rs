@@ -7,8 +7,8 @@ use skep_types::{GroupId, SessionId};
 use std::time::Duration;
 
 impl AcknowledgedChanges {
-    /// Returns whether the target may not have synced all acknowledged changes of a session yet, or
-    /// has lost some of them and the replay has not ended.
+    /// Returns whether acknowledged changes of a session may not be synced yet, or are lost and not
+    /// replayed yet.
     pub(crate) fn may_be_unsynced(&self, group: GroupId, session: SessionId) -> bool {
         let may_be = |kept: &mut Kept| !kept.changes.is_empty() || kept.is_replaying;
         self.of(group, session, may_be).unwrap_or(false)

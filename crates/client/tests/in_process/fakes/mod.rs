@@ -67,7 +67,7 @@ pub(crate) struct State {
     pub(crate) storage: HashMap<TargetId, FakeStorage>,
     /// Number of requests that have arrived, for each message id.
     pub(crate) counts: HashMap<u16, usize>,
-    /// Number of replies sent.
+    /// Number of replies that the fakes have sent.
     pub(crate) replies: usize,
     /// A message type. The fake executes the next request of this type, but closes the connection
     /// instead of sending the reply. `None` means that the fake sends all replies.
@@ -315,7 +315,7 @@ impl FakeCluster {
     }
 }
 
-/// A body that is already encoded.
+/// The body of a reply, which is already encoded.
 #[derive(Debug)]
 struct Raw(Vec<u8>);
 
