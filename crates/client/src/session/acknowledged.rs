@@ -19,8 +19,8 @@
 //! - The list of a group has at most [`MAX_ACKNOWLEDGED`] changes, and their bodies have at most
 //!   [`MAX_ACKNOWLEDGED_BYTES`]. At half of a limit, the client lets the group sync in the
 //!   background. At a limit, the client sends further changes with the durable flag. The reply to a
-//!   durable request removes all earlier changes from the list. The replies to changes in flight
-//!   may still add changes beyond the limits.
+//!   durable request removes earlier changes from the list. Replies to changes in flight may still
+//!   add changes beyond the limits.
 //!
 //! `check_invariants` checks the counted bytes and the order of lost changes. The other invariants
 //! relate the mount to targets.
@@ -156,8 +156,7 @@ impl Kept {
     /// Moves the changes that the target has lost from the list to `lost`. All other changes are
     /// durable, because a target that starts serves only the changes that are on its device.
     ///
-    /// Returns whether the target has executed the first lost change again, although its reply was
-    /// lost.
+    /// Returns whether the target has executed the first lost change again. The reply was lost.
     fn take_lost(&mut self, reply: &CompareSlotsReply) -> bool {
         self.start = reply.start;
         let slots = reply.slots.iter().map(|it| (it.slot, it.sequence)).collect();
@@ -371,8 +370,7 @@ impl AcknowledgedChanges {
     }
 
     /// Returns whether the target has lost the change that it acknowledged in reply to `attempt`.
-    /// This loss is known if another thread has compared the changes before the caller read the
-    /// reply.
+    /// Returns `true` only if another thread compared the changes before the caller read the reply.
     pub(crate) fn has_lost(&self, group: GroupId, attempt: Attempt, executed: (u32, u64)) -> bool {
         let has_lost = self.of(group, attempt.session, |kept| kept.has_lost(&attempt, executed));
         has_lost.unwrap_or(false)
@@ -466,8 +464,7 @@ impl AcknowledgedChanges {
     }
 
     /// Records that the truncation by the change of [`Self::next_lost`] stays lost. The caller
-    /// reports this loss. After another power loss, the client replays the change without the
-    /// truncation.
+    /// reports this loss. After another power loss, the change is replayed without this truncation.
     pub(crate) fn truncation_lost(&self, group: GroupId, session: SessionId) {
         self.of(group, session, |kept| {
             let change = kept.lost.front_mut().and_then(|it| it.kept.as_mut());
