@@ -7,8 +7,8 @@ use skep_types::{NodeId, TargetId};
 record! {
     /// Starts a benchmark that measures a storage target without the network. The target writes
     /// benchmark files, or reads the files that it wrote in the same run. Idempotent. The target
-    /// refuses to start a second run until the first run has stopped. The target stops a run if no
-    /// client asks for the progress of the run for some time.
+    /// refuses to start a second run until the first run has stopped. If no client asks for the
+    /// progress of the run for 30 seconds, the target stops the run.
     #[derive(Copy)]
     pub struct StartBenchmark {
         /// Id of the run, not zero.
@@ -95,8 +95,8 @@ record! {
     pub struct MeasureLink {
         /// Node id of the other service.
         pub node: NodeId,
-        /// The target of the other service whose thread replies to the messages. Zero means the
-        /// other node itself.
+        /// A target of the other service. The thread of this target replies to the messages. Zero
+        /// means that the other node itself replies.
         pub target: TargetId,
         /// Number of connections. Each connection has at most one message in flight.
         pub streams: u16,
@@ -113,7 +113,7 @@ record! {
 record! {
     /// Reply to [`MeasureLink`].
     pub struct MeasureLinkReply {
-        /// The address of the other service that was measured.
+        /// Address at which the other service was measured.
         pub address: String,
         /// Bytes of bulk data transferred in total.
         pub bytes: u64,

@@ -78,9 +78,10 @@ pub fn bounds(id: u16) -> Bounds {
     let from = |senders| Bounds { senders, ..usual };
     match id {
         bm::DiscardData::ID | st::WriteChunk::ID => Bounds { data_bytes: MAX_DATA_BYTES, ..usual },
-        // A heartbeat has at most 256 targets, each with a problem of 240 characters.
+        // A heartbeat has at most 256 targets. The text about the problem of a target has at most
+        // 240 characters.
         mg::Heartbeat::ID => Bounds { body_bytes: 512 << 10, ..usual },
-        // A registration has at most 256 targets, each with a path of 1 KiB.
+        // A registration has at most 256 targets, each with a path of at most 1 KiB.
         mg::RegisterServer::ID => Bounds { body_bytes: 512 << 10, ..from(Senders::Services) },
         md::SetXattr::ID | il::WriteInline::ID => {
             Bounds { body_bytes: USUAL_BODY_BYTES + FIELDS_BYTES, ..usual }
@@ -107,7 +108,7 @@ pub fn bounds(id: u16) -> Bounds {
             body_bytes: MAX_MEMBER_MESSAGE_BYTES + FIELDS_BYTES,
             ..from(Senders::Management)
         },
-        // A report has at most 64 records, each with 64 requests.
+        // A report has at most 64 records, each with at most 64 requests.
         tr::ReportTraces::ID => Bounds { body_bytes: 384 << 10, ..usual },
         // A request has at most 4,096 keys.
         st::RemoveChunks::ID => Bounds { body_bytes: 128 << 10, ..from(Senders::Metadata) },

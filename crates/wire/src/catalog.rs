@@ -240,7 +240,7 @@ pub fn is_ordinary_absence(message: u16, code: ErrorCode) -> bool {
     }
 }
 
-/// Whether a change removes or replaces a name. After a lost change could not be replayed, the
+/// Whether a change removes or replaces a name. If the replay of a lost change has failed, the
 /// target replays no removal of a name, because the removal could delete the last name of a file.
 pub fn removes_name(message: u16) -> bool {
     [md::Unlink::ID, md::RemoveDirectory::ID, md::Rename::ID, md::Exchange::ID].contains(&message)

@@ -57,7 +57,7 @@ record! {
 }
 
 record! {
-    /// The state of a member of management at the leader.
+    /// The state of a member of management, as the leader knows it.
     pub struct MemberEntry {
         /// The node of the member.
         pub node: NodeId,

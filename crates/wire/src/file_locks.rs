@@ -131,9 +131,9 @@ record! {
 record! {
     /// Reply to [`WaitLock`].
     pub struct WaitLockReply {
-        /// Whether the lock is free. For a free lock, the target reserves the lock for this wait
-        /// for a moment, and the client must send `SetLock` immediately. If the lock is not free,
-        /// the client sends the next `WaitLock`.
+        /// Whether the lock is free. If the lock is free, the target reserves the lock for this
+        /// wait. The reservation ends after a moment, so the client must send `SetLock`
+        /// immediately. If the lock is not free, the client sends the next `WaitLock`.
         pub is_called: bool,
     }
 }
@@ -160,8 +160,8 @@ record! {
 }
 
 record! {
-    /// Lists the waits for POSIX locks at a target, in pages. The reply names the holders of the
-    /// conflicting locks for each wait. Clients use this message to find deadlock cycles.
+    /// Lists the waits for POSIX locks at a target, in pages. For each wait, the reply names the
+    /// holders of the conflicting locks. Clients use this message to find deadlock cycles.
     pub struct ListWaits {
         /// Return only waits of owners that follow this owner in the order of session and owner id.
         /// Zero starts at the beginning.

@@ -83,8 +83,8 @@ skep_types::record! {
         /// In requests of a metadata or storage target: the group that the sender leads as
         /// primary. Zero in requests of clients, tools and nodes.
         pub sender_group: GroupId,
-        /// Epoch of `sender_group` in the sender's cluster map. In a change that a client requests
-        /// from a metadata target, this field is a start number of this target: the number of the
+        /// Epoch of `sender_group` in the sender's cluster map. If a client requests a change from
+        /// a metadata target, this field is a start number of the target. It is the number of the
         /// start in which the client opened its session or last compared its acknowledged changes.
         pub sender_epoch: Epoch,
         /// User id of the program that caused the request, plus one. Zero means that no program

@@ -101,7 +101,7 @@ record! {
         /// Checksum of the copied bytes, as in the reply to a [`ReadInline`] of the whole inline
         /// component. The target removes no bytes if the checksum of its own bytes differs.
         pub checksum: u32,
-        /// The position of the client's newest unsynced inline write in each start of the target,
+        /// For each start of the target, the position of the client's newest unsynced inline write,
         /// as in [`SyncInline`].
         pub written: Vec<InlineMark>,
     }

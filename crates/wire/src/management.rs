@@ -23,8 +23,8 @@ record! {
         /// Capacities of the server's targets, in the order of the registration.
         pub capacities: Vec<Capacity>,
         /// The last known groups of the server's targets, in the order of the registration. Zero
-        /// means unknown. If management was restored from a backup that does not have a storage
-        /// target, management returns the target to this group.
+        /// means unknown. A storage target may be missing in a backup from which management was
+        /// restored. Management then returns the target to this group.
         pub groups: Vec<GroupId>,
         /// Name of the server's host, for output only. Empty if unknown.
         pub host: String,
@@ -94,7 +94,7 @@ record! {
     /// Requests of a node that wait for a group, because attempts to send them fail.
     pub struct RequestWait {
         /// The group. Zero means that the mount reaches its servers: the servers have accepted the
-        /// requests of programs, and have not replied.
+        /// requests of programs, but have not replied yet.
         pub group: GroupId,
         /// Time since the first failed attempt, or since the oldest request without a reply, in
         /// milliseconds.
@@ -113,7 +113,7 @@ record! {
 }
 
 record! {
-    /// Requests of one node that wait for a group.
+    /// The requests for one group that wait at one node.
     pub struct NodeWait {
         /// The node.
         pub node: NodeId,
@@ -201,8 +201,8 @@ record! {
     /// Reply to [`Heartbeat`].
     pub struct HeartbeatReply {
         /// Capacity of the whole cluster for file data, from the newest reports of storage targets.
-        /// After a start of management, the value is `None` until all storage targets have
-        /// reported, but for at most one lease.
+        /// After a start of management, the value is `None` until all storage targets have reported
+        /// or one lease has passed.
         pub capacity: Option<Capacity>,
         /// A pending change of the client's log level. Clients accept no connections, so management
         /// delivers the change in this reply.

@@ -25,8 +25,8 @@ pub struct Sender {
     pub epoch: Epoch,
 }
 
-/// The newest epoch of each group whose primary has sent a request with a newer epoch than the
-/// group has in the receiver's cluster map.
+/// The newest epochs of groups that the receiver has seen in requests. Has only groups whose epoch
+/// in such a request was newer than in the receiver's cluster map.
 #[derive(Debug, Default)]
 pub struct SenderEpochs {
     newest: BTreeMap<GroupId, Epoch>,
@@ -99,8 +99,8 @@ mod tests {
 
     const GROUP: GroupId = GroupId::new(3);
 
-    /// Returns a map in which the group has the epoch `epoch`, and its primary is the primary since
-    /// the epoch `since`.
+    /// Returns a map in which the group has the epoch `epoch`. The primary of the group became the
+    /// primary in the epoch `since`.
     fn map(epoch: u64, since: u64) -> ClusterMap {
         let mut group = Group::of_one(GROUP, TargetKind::Metadata, TargetId::new(1));
         (group.epoch, group.primary_since) = (Epoch::new(epoch), Epoch::new(since));

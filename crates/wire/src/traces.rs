@@ -106,8 +106,8 @@ record! {
     pub struct TraceWait {
         /// The group that did not answer.
         pub group: GroupId,
-        /// The target that had to serve the group when the first attempt failed. Zero means that no
-        /// member served the group.
+        /// The primary of the group in the sender's cluster map when the first attempt failed. Zero
+        /// means that no member served the group.
         pub target: TargetId,
         /// The target that served the group at the end of the wait. Zero means that the mount has
         /// given up.

@@ -178,8 +178,9 @@ record! {
         pub inode: InodeId,
         /// How the file was opened.
         pub open: OpenMode,
-        /// Generation of the file's pattern if its inline component ends. The client has reported
-        /// the end (`WrittenExtent::ends_inline`), but has no reply that this change is durable.
+        /// Generation of the file's pattern, if the client has reported the end of the file's
+        /// inline component (`WrittenExtent::ends_inline`), and no reply has confirmed that the end
+        /// is durable.
         pub ends_inline: Option<u32>,
     }
 }

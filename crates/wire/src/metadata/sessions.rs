@@ -147,8 +147,8 @@ record! {
         /// Truncate generation in the original reply, if the original request was an open that
         /// truncated the file. Zero for all other changes. The target does not truncate the file
         /// again. If the file is empty, the target sets the file's truncate generation to this
-        /// value, which later changes of all clients name. The lost truncation had removed nothing
-        /// in this case.
+        /// value, because later changes of all clients contain this value. In this case, the lost
+        /// truncation had removed nothing.
         pub truncate_generation: u64,
     }
 }

@@ -3,7 +3,7 @@
 //! transaction id makes all these messages idempotent. Administrators send [`ListTransactions`] and
 //! [`ResolveTransaction`].
 //!
-//! If both groups shall sync their logs at the same time, the coordinator sends [`BeginPrepare`],
+//! If both groups must sync their logs at the same time, the coordinator sends [`BeginPrepare`],
 //! [`ConfirmPrepared`], [`ApplyPrepared`] and then [`Decide`]
 //! (`docs/design/0028-staged-transactions.md`).
 
@@ -165,9 +165,9 @@ record! {
 record! {
     /// Reply to [`ConfirmPrepared`].
     pub struct ConfirmPreparedReply {
-        /// Whether the participant has the transaction. If set, the participant can commit from now
-        /// on, even after a crash. If not set, the participant will never prepare the transaction
-        /// again.
+        /// Whether the participant has the transaction. If this field is set, the participant can
+        /// commit from now on, even after a crash. If this field is not set, the participant will
+        /// never prepare the transaction again.
         pub is_prepared: bool,
     }
 }
@@ -241,8 +241,8 @@ record! {
         pub since: Timestamp,
         /// Number of prepared steps. Zero means that the target has already applied them.
         pub steps: u32,
-        /// Time since the target asked the coordinator for the decision without a reply, in
-        /// milliseconds. Zero means that no such request waits for a reply.
+        /// Time since the target sent a request for the decision to which the coordinator has not
+        /// replied, in milliseconds. Zero means that no such request waits for a reply.
         pub silent_ms: u64,
         /// The reason why the target could not carry out the coordinator's decision. Empty if the
         /// target has not tried yet, or has succeeded.
