@@ -130,7 +130,8 @@ pub(crate) fn copy_special(
     }
     if !metadata.is_symlink() {
         let now = copy.metadata().map_err(Failure::of("read the attributes of the copy"))?;
-        // This path leads to the open entry, even if its name leads to another entry now.
+        // This path leads to the open entry, even if the name of the entry leads to another entry
+        // now.
         let path = format!("/proc/self/fd/{}", copy.as_raw_fd());
         if options.xattrs {
             let source = format!("/proc/self/fd/{}", source.as_raw_fd());
@@ -279,8 +280,8 @@ pub(crate) fn clear(copy: &File) -> Result<(), Failure> {
 
 /// Whether new entries inherit an access control list from a directory.
 pub(crate) fn gives_lists(directory: &File) -> bool {
-    // If the call fails with an unexpected error, assume that the directory has a default list.
-    // This assumption is safe, because the caller checks each new entry.
+    // If the call fails with an unexpected error, assume that the directory has a default access
+    // control list. This assumption is safe, because the caller checks each new entry.
     let found = fgetxattr(directory, "system.posix_acl_default", &mut [0_u8; 0]);
     !matches!(found, Err(Errno::NODATA | Errno::OPNOTSUPP))
 }

@@ -182,7 +182,7 @@ impl Progress {
     }
 
     /// Returns the estimated time left, if the mean rates stay the same. `None` means that there is
-    /// no estimate yet, because the walk is still running or nothing is complete.
+    /// no estimate yet, because the walk is still running or no entry is complete.
     pub fn time_left(&self) -> Option<Duration> {
         let remaining = self.found.saturating_sub(self.done + self.problems);
         if self.is_walking || (self.done == 0 && self.bytes == 0) {
@@ -193,8 +193,8 @@ impl Progress {
             done => remaining as f64 * self.elapsed.as_secs_f64() / done as f64,
         };
         let bytes = self.pending_bytes as f64 / self.rate().max(1.0);
-        // While large files are being copied, the estimate is based on their bytes. The number of
-        // entries is a poor measure then.
+        // While large files are being copied, the estimate is based on their bytes. During this
+        // time, the number of entries does not show how much work is left.
         let seconds = if self.pending_bytes > 0 { bytes } else { entries };
         Duration::try_from_secs_f64(seconds).ok()
     }

@@ -3,13 +3,14 @@
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-/// Delays threads so that all of them together stay below the limit.
+/// Delays each thread, so that all threads together copy or remove no more per second than
+/// permitted.
 #[derive(Debug)]
 pub(crate) struct Pace {
-    /// The permitted bytes or files per second.
+    /// Number of bytes or files per second that is permitted. `None` means no limit.
     per_second: Option<u64>,
-    /// The time at which all bytes or removals that were granted so far will be done, at the
-    /// permitted rate. A thread holds the lock only for one computation.
+    /// At the permitted rate, all bytes or removals that were granted so far are done at this time.
+    /// A thread holds the lock only for one computation.
     granted_until: Mutex<Instant>,
 }
 
@@ -49,7 +50,7 @@ mod tests {
         assert_eq!(pace.reserve(50, 100, now), Duration::ZERO);
         assert_eq!(pace.reserve(100, 100, now), Duration::from_millis(500));
         assert_eq!(pace.reserve(1, 100, now), Duration::from_millis(1500));
-        // Time that was not used in the past does not allow a higher rate later.
+        // A pause of the threads does not permit a higher rate later.
         let later = now + Duration::from_secs(60);
         assert_eq!(pace.reserve(1, 100, later), Duration::ZERO);
     }

@@ -93,7 +93,7 @@ pub(crate) fn put_in_place(
     } else {
         match renameat_with(parent, incomplete, parent, name, RenameFlags::NOREPLACE) {
             Ok(()) => {}
-            // No entry had this name when this run looked it up, but one has it now.
+            // When this run looked up this name, no entry had the name. Now an entry has the name.
             Err(Errno::EXIST) => {
                 let reason = "another entry has this name at the destination now; on some file \
                               systems, names must not differ only in upper and lower case";

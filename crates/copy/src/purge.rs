@@ -82,9 +82,9 @@ pub struct Options {
     pub is_dry_run: bool,
     /// Maximum number of removals per second of all threads together. `None` means no limit.
     pub files_per_second: Option<u64>,
-    /// Maximum share of the files below the directory that a purge removes, in percent. If a larger
-    /// share of the files is old, the purge removes no file. With 100, the purge does not count the
-    /// files before the removal.
+    /// Maximum percentage of the files below the directory that a purge may remove. If a larger
+    /// percentage is old, the purge removes no file. With 100, the purge does not count the files
+    /// before the removal.
     pub max_share: u64,
     /// The function that finds files that a program has open for writing. Such files stay. `None`
     /// means that the file system cannot report them, so that no file stays for this reason.
@@ -107,7 +107,7 @@ pub struct PurgeOutcome {
     pub bytes: u64,
     /// Number of empty directories that were removed.
     pub directories: u64,
-    /// Files that stay for other reasons than their age.
+    /// Counts of the entries that stay for a reason other than their age.
     pub skipped: Skipped,
     /// The users with the most bytes in removed files, at most 1,000.
     pub by_user: Vec<UserTotal>,
@@ -147,7 +147,8 @@ pub struct PurgeProgress {
     pub files: u64,
     /// Length of the files that `files` counts, in bytes.
     pub bytes: u64,
-    /// Number of files to remove. `None` means that the purge has not counted the files before.
+    /// Number of files to remove. `None` means that the purge has not counted the files before the
+    /// removal.
     pub expected: Option<u64>,
     /// Number of entries that could not be read or removed.
     pub problems: u64,

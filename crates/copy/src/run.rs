@@ -68,8 +68,8 @@ pub fn copy(pairs: &[Pair], options: &Options, report: &dyn Fn(&Progress)) -> Re
     let report_progress = || report(&context.counters.progress(begin.elapsed()));
     work_off(work, options.threads, |unit| run.work(unit), report_progress);
     drop(locks);
-    // If the copy has ended early, the directories of names that still wait are dropped without a
-    // report.
+    // If the copy has ended early, some names may still wait for the copy of their file. The
+    // directories of these names are dropped without a report.
     run.walk.links.forget();
     drop(run);
     for it in &tops {

@@ -36,8 +36,8 @@ pub(crate) fn copy(
         created.map_err(Failure::of("create the FIFO, socket or device"))?;
     }
     let copy = temporary.open()?;
-    // A new entry has exactly one name. If it has more, another user has replaced it by another
-    // entry.
+    // A new entry has exactly one name. If the entry has more names, another user has replaced it
+    // by another entry.
     let is_ours = copy.kind() == kind
         && copy.metadata.nlink() == 1
         && (kind == FileType::Symlink || copy.metadata.rdev() == seen.metadata.rdev());

@@ -31,13 +31,13 @@ use std::sync::{Arc, Mutex};
 #[derive(Debug)]
 pub(crate) struct Directory {
     pub(crate) context: Arc<Context>,
-    /// `None` means that this is the directory that contains a source. It is not copied itself.
+    /// `None` means that this directory contains a source, and is not copied itself.
     pub(crate) parent: Option<Arc<Directory>>,
     /// Index of the (source, destination) pair.
     pub(crate) pair: usize,
     /// The key of the directory, from which the share of each entry in it follows.
     pub(crate) key: Key,
-    /// The name of the directory in the source. If `parent` is `None`, its path.
+    /// The name of the directory in the source. If `parent` is `None`, the path of the directory.
     pub(crate) name: OsString,
     /// The name of the copy, if it differs from the name of the source.
     pub(crate) copy_name: Option<OsString>,

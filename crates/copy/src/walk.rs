@@ -116,8 +116,8 @@ impl Walk {
         Ok(vec![Work::List { directory, stream }])
     }
 
-    /// Lists the next entries of a directory. The first unit in the result lists the rest of the
-    /// directory. Threads take it last.
+    /// Lists the next entries of a directory. The first unit in the result lists the remaining
+    /// entries. Threads take this unit last.
     pub(crate) fn list(
         &self,
         directory: Arc<Directory>,

@@ -64,10 +64,10 @@ struct Run<'a> {
 /// this part of the copy. Calls `report` once per second, and at the end.
 ///
 /// # Errors
-/// Returns `NotFound` if a source does not exist. Returns `InvalidArgument` if an object and a tree
-/// have the key of a source. Returns `Busy` if another copy to the same destination runs on this
-/// host. Also returns the error of a bucket or directory that cannot be opened. Problems of single
-/// entries are in the outcome.
+/// Returns `NotFound` if a source does not exist. Returns `InvalidArgument` if a source could be an
+/// object or a tree, because both have its key. Returns `Busy` if another copy to the same
+/// destination runs on this host. Also returns the error of a bucket or directory that cannot be
+/// opened. Problems of single entries are in the outcome.
 pub fn download(
     pairs: &[Pair<'_>],
     options: &Options,
@@ -157,8 +157,8 @@ impl<'a> Run<'a> {
             Folder::above(top, self.context.clone(), (file, number), only).map_err(named)?;
         let above = Arc::new(above);
         let Some(head) = head else {
-            // If the path of the destination has no name, such as `/`, `name` is `.`. The folder is
-            // then the directory itself.
+            // If the path of the destination has no name, such as `/`, `name` is `.`. In this case,
+            // the folder is the directory at this path.
             let folder = above.below(name).map_err(named)?;
             return Ok(Source::Tree { folder, prefix });
         };

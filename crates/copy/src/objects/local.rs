@@ -1,8 +1,8 @@
 //! Directories of the destination, to which objects are copied.
 //!
 //! A listing is sorted, so all objects of one directory follow each other. The thread that lists
-//! keeps the directories of the current key open. When the last unit of work in a directory has
-//! ended, the directory gets its attributes and is synced.
+//! the keys has the directories of the current key open. When the last unit of work in a directory
+//! has ended, the directory gets its attributes and is synced.
 
 use super::Pair;
 use super::stored::Stored;
@@ -24,7 +24,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// The attributes for copies of objects whose metadata contain none, or whose metadata may not
+/// Attributes that a copy gets if the metadata of its object contain no attributes, or may not
 /// determine the owner.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Defaults {
@@ -74,7 +74,7 @@ pub(super) struct Folder<'a> {
 
 impl<'a> Folder<'a> {
     /// Creates the folder of the directory that contains the copy of a single object, or that
-    /// contains the top directory of a tree. `file` is this directory, open. It is `None` if the
+    /// contains the top directory of a tree. `file` is this directory, open. `None` means that the
     /// directory does not exist, which occurs in a dry run only.
     pub(super) fn above(
         top: Arc<Top<'a>>,
@@ -150,10 +150,10 @@ impl<'a> Folder<'a> {
             tree::remove_leftovers(&destination.file)?;
         }
         let stored = self.stored.lock().expect("no thread panics while it has the lock").take();
-        // A directory that existed before the copy keeps its own attributes if the bucket has none
-        // for it. In the last part of a copy by several hosts, the first part of this copy has
-        // created the directory. Other users cannot enter the directory until its attributes are
-        // set.
+        // A directory that existed before the copy keeps its own attributes if the bucket has no
+        // attributes for the directory. When the last part of a copy by several hosts runs, the
+        // first part has created the directory. Other users cannot enter the directory until its
+        // attributes are set.
         let is_ours = destination.is_new || options.part == Part::Finish;
         match stored {
             Some(stored) => self.set(&destination.file, &stored, 0o777, None)?,

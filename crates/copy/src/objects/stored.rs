@@ -63,7 +63,8 @@ impl Stored {
 
     /// Returns the permission bits for the copy. A file never gets the bits `setuid` and `setgid`,
     /// because the users who may write to a bucket are not the owners of the file system. A
-    /// directory gets the bit `setgid` only if the user trusts them (`is_trusted`).
+    /// directory gets the bit `setgid` only if the user of the copy trusts the users of the bucket
+    /// (`is_trusted`).
     pub(super) fn permissions(&self, is_trusted: bool) -> Option<u32> {
         let mask = match (self.kind()?, is_trusted) {
             (Kind::Directory, true) => 0o3777,

@@ -62,7 +62,7 @@ impl Site {
     }
 }
 
-/// Returns `len` bytes without a pattern.
+/// Returns `len` bytes that form no repeated pattern.
 fn bytes(len: usize) -> Vec<u8> {
     let mut state = 1_u64;
     let mut next = || {

@@ -224,7 +224,7 @@ impl<'a> Run<'a> {
         Ok(all)
     }
 
-    /// Copies an entry of a directory. `key` is given only for the top of a source.
+    /// Copies an entry of a directory. `key` is `None` for every entry except the top of a source.
     fn entry(
         &self,
         folder: &Arc<Folder<'a>>,

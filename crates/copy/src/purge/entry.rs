@@ -66,8 +66,8 @@ impl EntryAttributes {
     /// system.
     pub(crate) fn age_begin(&self, basis: AgeBasis, now: Timestamp) -> Timestamp {
         // The owner can set the time of the last modification to any year. A file with a time in
-        // the future would never be old, so the purge uses the time of the last change instead,
-        // which only the file system sets.
+        // the future would never be old, so the purge uses the time of the last change instead.
+        // Only the file system sets that time.
         let modified = if self.modified > now { self.changed } else { self.modified };
         match basis {
             AgeBasis::Change => modified.max(self.changed),
@@ -115,8 +115,8 @@ pub(crate) fn open_entry(parent: &File, name: &OsStr) -> Result<OpenEntry, Failu
 }
 
 /// Opens the directory `name` in the directory `parent`. Fails with `LOOP` or `NOTDIR` if the name
-/// leads to a symbolic link, and with `XDEV` if a file system is mounted there. This includes a
-/// second mount of the same file system.
+/// leads to a symbolic link, and with `XDEV` if a file system is mounted on the directory, even if
+/// the mount shows the same file system.
 pub(crate) fn open_directory(parent: impl AsFd, name: &OsStr) -> rustix::io::Result<File> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
@@ -125,7 +125,7 @@ pub(crate) fn open_directory(parent: impl AsFd, name: &OsStr) -> rustix::io::Res
 
 /// Returns the time of a file system: the clock that sets the times of its files. The function
 /// reads this time from a file without a name that is created in `directory`. `None` means that the
-/// file system has no such files, or that this user may not create one.
+/// file system does not support files without a name, or that this user may not create a file.
 pub(crate) fn clock_of(directory: &File) -> Option<Timestamp> {
     let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
     let file = openat(directory, ".", flags, Mode::RUSR | Mode::WUSR).ok()?;

@@ -55,8 +55,8 @@ impl RemovedNames {
         LockedNames { files }
     }
 
-    /// Locks the record of a file if this run has removed a name of it. `None` means that this run
-    /// has removed no name of the file.
+    /// Locks the record of a file if this run has removed a name of this file. `None` means that
+    /// this run has removed no name of the file.
     pub(crate) fn known(&self, inode: u64) -> Option<LockedNames<'_>> {
         if !self.has_any.load(Ordering::SeqCst) {
             return None;
@@ -80,8 +80,8 @@ impl LockedNames<'_> {
     }
 
     /// Records the removal of a name. `original` has the attributes of the file before this run
-    /// removed its first name. `present` has the attributes after this removal. It is `None` if the
-    /// file does not exist any more.
+    /// removed its first name. `present` has the attributes after this removal. `None` means that
+    /// the file does not exist any more.
     pub(crate) fn removed(&mut self, original: &EntryAttributes, present: Option<EntryAttributes>) {
         let EntryAttributes { inode, links, changed, .. } = *original;
         match present.filter(|it| it.links > 0) {

@@ -37,7 +37,7 @@ pub(crate) struct Pass {
     top: PathBuf,
     /// The time of the file system when the purge began.
     now: Timestamp,
-    /// An entry is old if its age counts from this time or from an earlier time.
+    /// An entry is old if [`Self::age_begin`] returns this time or an earlier time.
     cutoff: Timestamp,
     /// Number of files that an earlier pass has counted.
     expected: Option<u64>,

@@ -88,8 +88,8 @@ fn write(lines: &Lines, line: &str) -> io::Result<()> {
     lines.lock().expect("no thread panics while it has the lock").write_all(line.as_bytes())
 }
 
-/// Formats the line of a removed entry. The path is the last field, because it may have spaces. It
-/// has no line breaks, because it is escaped.
+/// Formats the line of a removed entry. The path is the last field, because it may have spaces. The
+/// path has no line breaks, because it is escaped.
 fn log_line(path: &Path, entry: &EntryAttributes, now: Timestamp) -> String {
     format!(
         "{} size={} uid={} mtime={} path={}",

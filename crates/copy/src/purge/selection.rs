@@ -8,8 +8,8 @@ use std::path::Path;
 /// Selects entries by name, owner and size.
 #[derive(Debug, Clone, Default)]
 pub struct Selection {
-    /// Entries that match one of these patterns stay. A directory that matches stays with
-    /// everything below it.
+    /// Entries that match one of these patterns stay. If a directory matches, all entries below it
+    /// stay too.
     pub exclude: Vec<Glob>,
     /// Only entries of these users are removed. Empty means all users.
     pub users: Vec<u32>,

@@ -34,7 +34,7 @@ struct Site {
 }
 
 impl Site {
-    /// Creates files with the given paths and lengths. The directories on the paths exist then too.
+    /// Creates files with the given paths and lengths. Also creates the directories on these paths.
     fn new(files: &[(&str, usize)]) -> Self {
         let site = Self { directory: TempDir::new().unwrap() };
         fs::create_dir(site.path("")).unwrap();

@@ -56,7 +56,7 @@ pub struct OldEntry {
     pub bytes: u64,
 }
 
-/// Counts of the entries that stay for other reasons than their age.
+/// Counts of the entries that stay for a reason other than their age.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Skipped {
     /// Old files and directories that an exclusion names. Entries below these directories are not
@@ -98,7 +98,7 @@ pub(crate) struct Totals {
     /// without a key of their own.
     users: HashMap<Option<u32>, Tally>,
     tops: HashMap<Option<OsString>, Tally>,
-    /// The oldest entries so far. The first element of the heap is the youngest of them.
+    /// The oldest entries so far. The first element of the heap is the youngest of these entries.
     oldest: BinaryHeap<(Timestamp, PathBuf, u64)>,
 }
 
@@ -106,7 +106,8 @@ impl Totals {
     /// Counts a file that is removed. `path` is its path below the directory that is purged, and
     /// `since` the time from which its age counts.
     ///
-    /// A file with several names counts once for each of them, with its share of the bytes.
+    /// A file with several names counts once for each removed name. Each time, its bytes are
+    /// divided by the number of its names.
     pub(crate) fn add(&mut self, path: &Path, entry: &EntryAttributes, since: Timestamp) {
         let bytes = entry.bytes / u64::from(entry.links.max(1));
         let tally = Tally { files: 1, bytes };

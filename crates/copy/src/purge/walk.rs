@@ -35,9 +35,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 const ENTRIES: usize = 32;
 
 /// Number of levels below the top at which a thread lists [`BATCH`] entries of a directory at a
-/// time. At deeper levels, a thread lists [`ENTRIES`]. Without the smaller batches, a user could
-/// create a tree of 2048 levels, each with a batch of directories with long names, and all these
-/// names would be in memory at the same time.
+/// time. At deeper levels, a thread lists only [`ENTRIES`] entries at a time. Without the smaller
+/// batches, a user could create a tree of 2048 levels, each with a batch of directories with long
+/// names, and all these names would be in memory at the same time.
 const WIDE_LEVELS: usize = 32;
 
 /// A unit of work for a thread.
@@ -130,8 +130,8 @@ impl Work {
     }
 }
 
-/// Lists the next entries of a directory. The first unit in the result lists the rest. Threads take
-/// it last.
+/// Lists the next entries of a directory. The first unit in the result lists the remaining entries.
+/// Threads take this unit last.
 fn list(directory: &Arc<Directory>, mut stream: Dir) -> Result<Vec<Work>, Failure> {
     let limit = if directory.level < WIDE_LEVELS { BATCH } else { ENTRIES };
     let entries = tree::list(&mut stream, limit)?;

@@ -42,8 +42,8 @@ fn resumed_copy_of_a_large_file_copies_missing_pieces() {
     assert_eq!(read(0, 5), b"first");
 }
 
-/// Creates an incomplete copy of the source `large`, with different bytes. All pieces are listed as
-/// finished.
+/// Creates an incomplete copy of the source `large`. Its bytes differ from the source, and all its
+/// pieces are listed as finished.
 fn plant_incomplete(site: &Site, source: &File) {
     let len = source.metadata().unwrap().len();
     fs::create_dir(site.copy("")).unwrap();
