@@ -7,7 +7,7 @@
 //! client therefore asks all targets twice. A wait that a target lists in both replies existed
 //! during the whole time between the replies. Only such waits count ([`LockWaits::steady`]).
 //!
-//! A cycle of such waits counts as a deadlock, because a program that waits releases no lock. A
+//! A cycle of such waits counts as a deadlock, because a waiting program releases no lock. A
 //! program with several threads is an exception: while one thread waits, another thread may release
 //! a lock of the same owner. POSIX and Linux ignore this case too, since their rule for `EDEADLK`
 //! concerns the owners of locks, which are processes, and not threads. So the wait of such a
@@ -15,7 +15,7 @@
 //!
 //! # Invariants
 //! The field `count` is the number of all waits in the field `waits`.
-//! [`LockWaits::check_invariants`] asserts this.
+//! [`LockWaits::check_invariants`] asserts the invariant.
 
 use skep_types::NodeId;
 use std::collections::{BTreeMap, BTreeSet};

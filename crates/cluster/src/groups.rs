@@ -65,9 +65,10 @@ fn next_undecided(epoch: Epoch) -> Epoch {
 }
 
 /// Returns the group in an undecided epoch, because management was restored from a backup. Any
-/// member may have all records, so all members serve. The new epoch is above `above`, the newest
-/// epoch that a member has reported. The targets in `needed` are the first members, because one of
-/// them may have all records. The present members follow up to the limit of members.
+/// member may have all records, so all members serve according to the map. The new epoch is above
+/// `above`, the newest epoch that a member has reported. The targets in `needed` are the first
+/// members, because one of them may have all records. The present members follow up to the limit of
+/// members.
 pub fn reopen(group: &Group, above: Epoch, needed: &[TargetId]) -> Group {
     let mut next = group.clone();
     next.epoch = next_undecided(group.epoch.max(above));

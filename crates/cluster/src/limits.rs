@@ -54,8 +54,8 @@ pub const MIN_TAKE_OVER_AFTER_MS: u32 = 1_250;
 /// of at least [`MAX_METADATA_LEASE_MS`].
 pub const MAX_TAKE_OVER_AFTER_MS: u32 = 75_000;
 /// Time that a member of a metadata group waits after the end of the lease that it grants, before
-/// it takes over. To this time, the member adds one part in [`CLOCK_DRIFT`] of the lease. During
-/// this wait, the primary completes a batch of requests that it began while the lease was valid.
+/// it takes over. The member adds the lease divided by [`CLOCK_DRIFT`] to this time. During this
+/// wait, the primary completes a batch of requests that it began while the lease was valid.
 pub const LEASE_MARGIN: Duration = Duration::from_millis(200);
 /// The clock rates of two hosts differ by less than one part in this number, because each clock
 /// rate is within 1 % of the true rate.
@@ -87,7 +87,7 @@ pub const MAX_CLEANUP_INTERVAL_MS: u32 = 2_592_000_000;
 /// Maximum value of the settings `low-percent` and `emergency-percent`. With 100, a target would
 /// never be `Normal`.
 pub const MAX_FREE_PERCENT: u8 = 99;
-/// Maximum value of the settings `low-free` and `emergency-free`. Few targets are as large as this.
+/// Maximum value of the settings `low-free` and `emergency-free`. Few targets have this size.
 pub const MAX_FREE_BYTES: u64 = 1 << 50;
 /// Number of free inodes at or above which a target is never `Low`.
 pub const LOW_FREE_INODES: u64 = 10_000_000;

@@ -7,7 +7,7 @@
 //!
 //! # Invariants
 //! The ranges are in ascending order of their start, not empty, and do not overlap. Adjacent ranges
-//! have different values. [`LockRanges::check_invariants`] asserts this.
+//! have different values. [`LockRanges::check_invariants`] asserts these invariants.
 
 use std::ops::Range;
 

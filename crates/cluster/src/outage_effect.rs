@@ -62,8 +62,9 @@ pub fn effect_of_outage(map: &ClusterMap, node: &Node) -> OutageEffect {
     OutageEffect { is_blocking, is_group_absent, text }
 }
 
-/// Returns whether operations wait until a service serves a target again, and the effect on them as
-/// a clause for messages. The service of the target runs, but does not serve the target.
+/// Returns whether operations wait until a service serves a target again. Also returns the effect
+/// on operations, as a clause for messages. The service of the target runs, but does not serve the
+/// target.
 pub fn effect_of_unserved_target(map: &ClusterMap, target: &Target) -> (bool, &'static str) {
     let effect = effect(map, target);
     let text = match effect {
@@ -231,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn group_of_two_targets_continues_without_one_target() {
+    fn group_of_two_targets_continues_if_one_target_is_absent() {
         let mut map = map();
         map.groups.pop();
         assert!(of(&map, 0).contains("until other members of its groups take over"));
@@ -250,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn files_wait_if_both_members_of_their_group_are_absent() {
+    fn operations_wait_if_both_members_of_a_group_are_absent() {
         let mut map = map();
         map.groups.pop();
         for absent in [Reachability::ProbablyOffline, Reachability::Offline] {
@@ -278,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn files_of_a_single_target_wait_for_their_service() {
+    fn operations_on_a_single_target_wait_for_its_service() {
         let mut map = map();
         let mixed = of(&map, 0);
         assert!(mixed.starts_with("operations on files of t3 wait"), "{mixed}");
@@ -289,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn files_of_an_unserved_target_wait_if_no_member_takes_over() {
+    fn operations_wait_if_no_member_takes_over_from_a_target() {
         let mut map = map();
         let of =
             |map: &ClusterMap, index: usize| effect_of_unserved_target(map, &map.targets[index]);

@@ -149,7 +149,7 @@ fn component(text: &str, map: &ClusterMap) -> Result<(Redundancy, ComponentReque
 }
 
 /// Parses a pattern request and looks up its targets in the map. Does not check whether the user
-/// may make the request. [`crate::patterns::check_request`] does.
+/// may make the request. [`crate::patterns::check_request`] makes this check.
 ///
 /// # Errors
 /// - `InvalidArgument` if a word is invalid. The context names the word.

@@ -218,7 +218,8 @@ fn resolve_component(component: &ComponentRequest, policy: &Policy) -> Component
     Component { start, chunk_bytes, wanted, redundancy, chooser, groups }
 }
 
-/// Stores the bytes before `stripe_from`, rounded up to a multiple of the chunk size, on one group.
+/// Rounds `stripe_from` up to a multiple of the chunk size, and places the bytes before this offset
+/// on one group.
 fn narrow_at_first(components: &mut Vec<Component>, stripe_from: u64) {
     let Some(wide) = components.first_mut() else { return };
     let border = stripe_from.checked_next_multiple_of(wide.chunk_bytes);

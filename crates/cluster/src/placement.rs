@@ -13,7 +13,7 @@
 //! Does not own the number of groups of a file or the reaction to a later failure of a group.
 //!
 //! # Invariants
-//! - No group is in two tiers.
+//! - No group is in two tiers. A tier is a list of groups of equal fitness.
 //! - The weights of groups and servers are positive, so each running sum is larger than the sum
 //!   before it.
 //! - The ring contains the groups of the first tier in ascending order of id.

@@ -401,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn target_without_group_after_a_restore_has_a_remedy() {
+    fn problem_of_a_target_without_a_group_names_a_remedy() {
         let text = format!("{}: t7, t8", KnownReason::ComparedAfterRestore.text());
         let health = TargetHealth::new(Condition::Serving, &text);
         let metadata = Target { kind: TargetKind::Metadata, health, ..target() };
@@ -474,7 +474,7 @@ mod tests {
     }
 
     #[test]
-    fn problems_of_targets_name_their_node() {
+    fn problem_of_a_target_names_the_node_of_the_target() {
         let offline = map(Target { reachability: Reachability::Offline, ..target() });
         let found = problems_of_map(&offline);
         let found = found.iter().find(|it| it.rule == "target-offline").unwrap();

@@ -32,8 +32,8 @@ struct Contact {
     last_ms: Option<u64>,
     /// Time of the last heartbeat, or of the clean shutdown of the server, in milliseconds.
     silent_since_ms: u64,
-    /// Whether no heartbeat of the node has arrived since the start of management. If set, the node
-    /// may be silent for longer than `silent_since_ms` shows.
+    /// Whether no heartbeat of the node has arrived since the start of management. If this field is
+    /// set, the node may be silent for longer than `silent_since_ms` shows.
     is_unheard: bool,
     reachability: Reachability,
     /// The last outage of the node. The outage ended when the node became `Online`. `None` if the
@@ -159,7 +159,8 @@ impl SoftState {
     }
 
     /// Records the capacity that a target has reported. Returns whether the change is large enough
-    /// for a new map. If it is not, the published map keeps the previously published capacity.
+    /// for a new map. If the change is too small, the published map keeps the previously published
+    /// capacity.
     pub fn report(&mut self, target: TargetId, capacity: Capacity) -> bool {
         self.reported.insert(target, capacity);
         let shown = self.published.entry(target).or_default();
@@ -598,7 +599,7 @@ mod tests {
     }
 
     #[test]
-    fn total_capacity_is_unknown_until_all_report_or_a_lease_ends() {
+    fn capacity_is_unknown_until_all_targets_report_or_lease_ends() {
         let (state, mut soft, ..) = in_contact();
         let [first, second] = [0, 1].map(|index| state.map().targets[index].id);
         let total_capacity =

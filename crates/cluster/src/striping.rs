@@ -181,8 +181,8 @@ pub fn chunk_ranges(
 }
 
 /// Returns the file offset of the byte at `offset` of a chunk file. `None` means that the chunk
-/// file does not store a byte of the file there: the component ends before this byte, the byte is
-/// in the hole at the beginning of the chunk file, or the pattern has no such chunk file.
+/// file does not store a byte of the file at `offset`: the component ends before this byte, the
+/// byte is in the hole at the beginning of the chunk file, or the pattern has no such chunk file.
 pub fn position_in_file(
     pattern: &StripePattern,
     component: u16,

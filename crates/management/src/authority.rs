@@ -48,7 +48,8 @@ pub(crate) struct Authority {
     member: Rc<Member<Machine>>,
     own: NodeId,
     inner: RefCell<AuthorityState>,
-    /// Notified when a newer map is published, and when this member begins or ceases to lead.
+    /// Notifies waiting tasks when a newer map is published, and when this member begins or ceases
+    /// to lead.
     pub(crate) changed: Notify,
     /// Changes of clients' log levels that the clients have not confirmed yet.
     pub(crate) log_level_changes: LogLevelChanges,
@@ -150,8 +151,8 @@ impl Authority {
         self.inner.borrow().lead.is_some()
     }
 
-    /// Checks that this member is the leader, and that a majority has confirmed this within
-    /// [`CONFIRMED_FOR`]. The only voter needs no confirmation.
+    /// Checks that this member is the leader, and that a majority has confirmed its leadership
+    /// within [`CONFIRMED_FOR`]. The only voter needs no confirmation.
     ///
     /// # Errors
     /// `NotLeader` with the addresses of the leader.
@@ -265,7 +266,7 @@ impl Authority {
     }
 
     /// Notes that a group waits for reports of its members after a restore of management. Returns
-    /// whether a log line about this is due.
+    /// whether a log line about this wait is due.
     pub(crate) fn note_loss_wait(&self, group: GroupId) -> bool {
         let mut inner = self.inner.borrow_mut();
         inner.lead.as_mut().is_some_and(|lead| lead.losses.note_wait(group, skep_env::now()))

@@ -2,9 +2,9 @@
 //! members. Management may run during a backup.
 //!
 //! A backup is a complete directory of management with a snapshot of the state and an empty log. A
-//! mark in the directory shows that the directory is a backup. Therefore its first start continues
-//! with higher ids and as another member (module `directory`). `skep_consensus` defines the format
-//! of the files.
+//! mark in the directory shows that the directory is a backup. Therefore, at the first start of the
+//! backup, management continues with higher ids and as another member (module `directory`).
+//! `skep_consensus` defines the format of the files.
 
 use crate::directory::{member_settings, read};
 use crate::former_log;

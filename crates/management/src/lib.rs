@@ -254,8 +254,8 @@ async fn accept(listener: TcpListener, service: Rc<Service>) {
                 skep_env::spawn(serve(accepted, incarnation, Rc::clone(&service))).detach();
             }
             Err(error) => {
-                // The most probable reason is that the process has no free file descriptor. Each
-                // connection that ends frees a file descriptor, so accept again after a pause.
+                // The most probable reason is that the process has no free file descriptor. The end
+                // of each connection frees a file descriptor, so accept again after a pause.
                 refusals.note("an unknown address", error);
                 skep_env::sleep(limits::TICK).await;
             }

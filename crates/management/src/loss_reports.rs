@@ -12,8 +12,8 @@ use std::time::Duration;
 
 /// Time for which a report is valid. Members report again every half second.
 const VALID: Duration = Duration::from_secs(10);
-/// Time after the first report of an epoch, after which an administrator must act if some members
-/// have not reported.
+/// If some members have not reported within this time after the first report of an epoch, an
+/// administrator must act.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Minimum time between two log lines about a group that waits for reports.
 const LINE_INTERVAL: Duration = Duration::from_secs(60);
@@ -23,8 +23,8 @@ const LINE_INTERVAL: Duration = Duration::from_secs(60);
 struct GroupReports {
     epoch: Epoch,
     of_members: BTreeMap<TargetId, (LossReport, Duration)>,
-    /// Time of the next log line, if the group still waits for reports then. `None` means that the
-    /// group does not wait.
+    /// Time of the next log line, if the group still waits for reports at that time. `None` means
+    /// that the group does not wait.
     line_at: Option<Duration>,
 }
 
@@ -52,7 +52,7 @@ impl LossReports {
     }
 
     /// Notes that the group waits for further reports at the time `now`. Returns whether a log line
-    /// about this is due.
+    /// about the wait is due.
     pub(crate) fn note_wait(&mut self, group: GroupId, now: Duration) -> bool {
         let reports = self.0.entry(group).or_default();
         let is_due = now >= *reports.line_at.get_or_insert(now + PATIENCE);

@@ -309,8 +309,8 @@ pub(crate) fn condition_line(map: &ClusterMap, target: TargetId, health: &Target
     };
     let absent = (false, "the target is not in the cluster map any more");
     let (is_blocking, effect) = found.map_or(absent, |it| effect_of_unserved_target(map, it));
-    // A service that stops reports its targets no longer, and a restored group compares its logs
-    // for a moment. In both cases no administrator needs to act yet.
+    // When a service stops, it no longer reports its targets. After a restore, the members of a
+    // group compare their logs for a short time. In both cases no administrator needs to act yet.
     let is_passing = matches!(
         health.known_reason(),
         Some(KnownReason::Unreported | KnownReason::ComparedAfterRestore)

@@ -51,7 +51,7 @@ struct MemberLink {
     is_connecting: Cell<bool>,
     /// Error of the last attempt to connect.
     failure: RefCell<Option<Error>>,
-    /// Notified when an attempt to connect has ended.
+    /// Notifies waiting callers when an attempt to connect has ended.
     attempted: Notify,
     /// Time of the last reply of the member, or of the last attempt to connect, whichever is later.
     last_contact: Cell<Duration>,

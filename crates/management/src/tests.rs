@@ -414,7 +414,7 @@ fn blank_directories_and_directories_in_use_are_refused() {
 }
 
 #[test]
-fn client_gets_capacity_settings_and_log_level_changes() {
+fn client_receives_new_capacity_new_settings_and_log_level() {
     let (_directory, settings, token) = cluster();
     block_on(async move {
         let _running = RunningManagement::start(&settings).await.unwrap();

@@ -144,8 +144,9 @@ impl Admission {
         };
         let open = skep_env::open_streams();
         self.end_idle_if_few_left(open, skep_env::now());
-        // Above the limit, the handshake refuses the peer with an error. Until the refusal, the
-        // connection needs a descriptor, so the number of these connections also has a limit.
+        // Above `max_connections`, the handshake refuses the peer with an error. Until this
+        // refusal, the connection needs a descriptor, so the number of connections that wait for a
+        // refusal also has a limit.
         if open > self.max_connections + MAX_HANDSHAKES as u64 {
             return refused(&too_many(self.max_connections));
         }
@@ -233,7 +234,7 @@ mod tests {
     use skep_types::{ClusterId, NodeId, NodeKind, TargetId};
 
     #[test]
-    fn process_near_its_limit_ends_idle_connections_once_a_second() {
+    fn process_near_its_connection_limit_ends_idle_connections() {
         let admission = Admission::with_limit(1000, RefusalLog::new("the test"));
         let asks = |open, ms| admission.end_idle_if_few_left(open, Duration::from_millis(ms));
         assert!(!asks(899, 1_000));

@@ -59,7 +59,7 @@ struct EndedWait {
 pub(crate) struct RepeatedCall {
     begun_at: Duration,
     group: GroupId,
-    /// The target that served the group when the first attempt failed.
+    /// The primary of the group when the first attempt failed.
     target: Option<TargetId>,
     /// The last error for `target`.
     error: String,

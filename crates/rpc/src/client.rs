@@ -130,8 +130,8 @@ pub struct Connection {
 
 /// Guard for the buffer that a call lends to its connection. When the call is dropped, the guard
 /// replaces the buffer by a new buffer, so that the connection discards reply data that arrives
-/// after the drop. A connection that is receiving the data already uses the buffer for at most
-/// [`ABANDONED_PATIENCE`].
+/// after the drop. If the connection is already receiving the data, it uses the old buffer for at
+/// most [`ABANDONED_PATIENCE`].
 struct LentBuffer<'a> {
     connection: &'a Rc<Connection>,
     tag: u64,

@@ -114,8 +114,8 @@ impl PeerUse {
 /// The connections of clients that one thread serves.
 #[derive(Default)]
 struct ServedClients {
-    /// The open connections, and some that have ended. The length is at most [`FEW`], or twice the
-    /// largest number of open connections.
+    /// The open connections, and some that have ended. The length is at most the larger of [`FEW`]
+    /// and twice the largest number of open connections.
     all: Vec<Weak<PeerUse>>,
     /// Length of `all` at which ended connections are removed.
     longest: usize,

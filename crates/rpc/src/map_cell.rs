@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_demand_the_map_in_which_a_target_was_lost() {
+    fn requests_require_the_map_in_which_a_target_is_marked_lost() {
         let cell = MapCell::new(map(4, Consistency::Good), NodeId::new(1));
         cell.update(map(5, Consistency::Good));
         assert_eq!(cell.needed(), MapVersion::new(0));

@@ -132,7 +132,7 @@ pub fn job_number(name: &[u8]) -> u32 {
     }
 }
 
-/// Returns the id of a job as text: the digits of its name, or `#` and a checksum in
+/// Returns the id of a job as text: the number in its name, or `#` and the checksum of its name in
 /// hexadecimal.
 pub fn job_text(number: u32) -> String {
     match number & NAMED_JOB {

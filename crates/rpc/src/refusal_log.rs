@@ -133,7 +133,8 @@ impl RefusalLog {
     }
 
     /// Counts a connection from `address` whose handshake failed. If the peer has closed the
-    /// connection, the process did not refuse it, and the line is a normal event.
+    /// connection, the process did not refuse the connection, and the log line reports a normal
+    /// event.
     pub fn note_handshake(self: &Rc<Self>, address: impl Display, error: &Error) {
         match error.code() {
             ErrorCode::Disconnected => {

@@ -33,7 +33,7 @@ mod tests {
     use skep_wire::metadata::{BeginPrepare, Lookup, ReportWritten};
 
     #[test]
-    fn replies_that_wait_for_a_sync_or_an_event_are_not_prompt() {
+    fn no_polling_for_replies_that_wait_for_a_sync_or_an_event() {
         let of =
             |message: u16, flags: u16| reply_time(&Header { message, flags, ..Header::default() });
         assert_eq!(of(Lookup::ID, 0), Some(ReplyTime::Prompt));

@@ -406,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn causes_over_the_limit_are_merged_and_the_sum_is_unchanged() {
+    fn requests_of_causes_beyond_the_limit_are_counted_together() {
         let load = Arc::new(RequestLoad::default());
         load.count_this_thread();
         counted(&load, START);

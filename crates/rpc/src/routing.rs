@@ -201,7 +201,8 @@ impl Router {
     ///   that requests do not pile up at a process that is stopped.
     /// - `Disconnected` if another call is connecting to the member. If calls waited for the
     ///   connection, the calls to a host that is down would pile up in the memory of this process.
-    ///   Each attempt to connect ends only one call, and the primary repeats its calls faster.
+    ///   Each attempt to connect ends only one call, and the primary sends new calls more often
+    ///   than attempts end.
     /// - `Disconnected` if the process of the member has too many connections. `NotReady` has
     ///   another meaning in a reply of a member: the service of the member stops.
     /// - The other errors of [`Connection::call`].
@@ -483,8 +484,8 @@ fn is_lost<T>(result: &Result<T>) -> bool {
     result.as_ref().err().is_some_and(|error| error.code() == ErrorCode::TargetLost)
 }
 
-/// Returns a random time between half of `pause` and all of it, so that clients do not retry
-/// simultaneously.
+/// Returns a random time between half of `pause` and the whole `pause`, so that clients do not
+/// retry simultaneously.
 fn jittered(pause: Duration) -> Duration {
     let half = pause / 2;
     half + half.mul_f64((skep_env::random_u64() % 1024) as f64 / 1024.0)

@@ -135,7 +135,8 @@ fn check_length(header: &Header, bounds: &Bounds) -> Result<()> {
 /// A function that gets the duration of each send with bulk data.
 type SendObserver = dyn Fn(Duration);
 
-/// The replies to one peer. The server sends replies from one iteration of the event loop together.
+/// The replies to one peer. The server collects the replies of one iteration of the event loop, and
+/// sends them together.
 pub struct Outbox {
     stream: TcpStream,
     parts: RefCell<Vec<MessagePart>>,

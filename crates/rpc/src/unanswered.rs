@@ -49,7 +49,7 @@ impl UnansweredReport {
         Self { worker: LAST.fetch_add(1, Ordering::Relaxed), is_set: false }
     }
 
-    /// Replaces the report. `None` means that no request has waited for long.
+    /// Replaces the report. `None` means that no request of the worker has waited for a long time.
     pub fn set(&mut self, unanswered: Option<Unanswered>) {
         let is_set = unanswered.is_some();
         match unanswered {

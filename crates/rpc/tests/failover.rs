@@ -206,7 +206,7 @@ fn call_to_a_group_missing_after_a_restore_names_the_remedy() {
 
 /// If the router did not end the attempt, the call would wait 5 s for each handshake.
 #[test]
-fn newer_map_ends_an_attempt_to_connect() {
+fn newer_map_ends_an_attempt_to_reach_the_old_primary() {
     block_on(async {
         let secret = Secrets::generate();
         let (stopped, new) = (service(&secret, Serves::Nothing), service(&secret, Serves::All));

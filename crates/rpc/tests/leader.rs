@@ -128,7 +128,7 @@ fn request_to_a_follower_goes_to_the_leader_that_it_reports() {
 }
 
 #[test]
-fn each_member_is_asked_until_one_is_the_leader() {
+fn members_are_asked_in_turn_until_the_leader_replies() {
     block_on(async {
         let secrets = Secrets::generate();
         let followers = [(); 2].map(|()| member(&secrets, Role::Follower(Vec::new())));
@@ -158,7 +158,7 @@ fn request_goes_to_another_member_if_the_leader_is_stopped() {
 }
 
 #[test]
-fn requests_in_flight_follow_a_leader_that_changes() {
+fn requests_in_flight_go_to_a_newly_elected_leader() {
     block_on(async {
         let secrets = Secrets::generate();
         let (former, next) = (member(&secrets, Role::Leader), member(&secrets, Role::Leader));

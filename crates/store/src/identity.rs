@@ -19,9 +19,9 @@ use std::time::Duration;
 pub const LOCK_FILE: &str = "skep-lock";
 /// Mode of new directories. Only the owner can enter, since they contain the data of all users.
 const PRIVATE_MODE: u32 = 0o700;
-/// Number of times that [`lock`] tries to lock the directory of a target. With [`LOCK_PAUSE`]
-/// between them, all attempts take 200 ms. This time is short enough for the calling thread, which
-/// also sends heartbeats.
+/// Number of times that [`lock`] tries to lock the directory of a target. All attempts, with
+/// [`LOCK_PAUSE`] between two attempts, take 200 ms. This time is short enough for the calling
+/// thread, which also sends heartbeats.
 const LOCK_ATTEMPTS: u32 = 20;
 /// Number of times that a process tries to lock the directory of its node when it starts. All
 /// attempts take 5 s: a process that was killed during a sync of its disk ends only after the sync.
@@ -484,7 +484,7 @@ mod tests {
     }
 
     #[test]
-    fn lock_follows_no_link_to_another_file() {
+    fn lock_of_a_directory_follows_no_symbolic_link() {
         let dir = tempfile::tempdir().unwrap();
         let other = dir.path().join("other");
         std::os::unix::fs::symlink(&other, dir.path().join(LOCK_FILE)).unwrap();

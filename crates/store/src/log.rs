@@ -56,7 +56,8 @@ const SEGMENT_BYTES: u64 = 32 << 20;
 /// these bytes are used.
 const AHEAD_BYTES: u64 = 32 << 20;
 /// Number of zeros that the log writes after its end when it has overwritten the previous zeros.
-/// The next sync writes them too, so they should not take much longer than a sync.
+/// The next sync also writes these zeros, so their number is small enough that the sync takes
+/// little longer.
 const ZEROS_BYTES: u64 = 256 << 10;
 /// After a failed allocation, the log appends this number of bytes before it tries to allocate
 /// space again. At each attempt, a full file system searches for space that it could free, which is
@@ -228,8 +229,8 @@ impl Log {
         }
     }
 
-    /// Writes zeros after the end of the log if no zeros are left there. Does not write beyond the
-    /// allocated space. Ignores a failure, because zeros only make syncs faster.
+    /// Writes zeros after the end of the log if no zeros are left after its end. Does not write
+    /// beyond the allocated space. Ignores a failure, because zeros only make syncs faster.
     fn write_zeros(&mut self) {
         if self.offset < self.zeros_end {
             return;

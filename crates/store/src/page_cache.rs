@@ -6,9 +6,9 @@
 //! some time.
 //!
 //! As long as the identity stays the same, the page cache has all bytes that a target has written.
-//! A kill of the target's process does not change that. The layout of the member mark is in
-//! [`skep_format::member_mark`]. A storage target stores the identity of the page cache in its own
-//! state ([`skep_format::chunk::TargetState`]).
+//! A kill of the target's process does not remove these bytes from the page cache. The layout of
+//! the member mark is in [`skep_format::member_mark`]. A storage target stores the identity of the
+//! page cache in its own state ([`skep_format::chunk::TargetState`]).
 //!
 //! # Crash rule
 //! A member calls [`MemberMarkFile::begin`] before it confirms its first record. So if a member has
@@ -221,8 +221,8 @@ impl MemberMarkFile {
         self.write(MemberMark { contents: MemberContents::Discarded, ..self.present() })
     }
 
-    /// Durably marks the store as incomplete, after the caller has removed store and log. A copy of
-    /// this group's store begins then. Blocks.
+    /// Durably marks the store as incomplete, after the caller has removed store and log. After
+    /// this call, a copy of this group's store begins. Blocks.
     ///
     /// # Errors
     /// Errors of the file system, which name the path.

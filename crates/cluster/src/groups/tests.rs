@@ -77,7 +77,7 @@ fn last_serving_member_is_never_dropped() {
 }
 
 #[test]
-fn drop_of_a_non_serving_member_revokes_in_sync_requests() {
+fn drop_of_a_member_revokes_requests_to_mark_it_as_in_sync() {
     let before = group();
     let marks = change(&before, MemberChange::MarkInSync, C);
     let after = done(&before, MemberChange::Drop, C);
@@ -110,7 +110,7 @@ fn returning_member_does_not_become_the_primary() {
 }
 
 #[test]
-fn removal_of_a_member_revokes_in_sync_requests() {
+fn removal_of_a_member_revokes_requests_to_mark_it_as_in_sync() {
     let before = group();
     let marks = change(&before, MemberChange::MarkInSync, C);
     let without = done(&before, MemberChange::Remove, C);

@@ -165,8 +165,8 @@ impl Tier {
         }
         sample(&self.sums, draw, &mut picks[..rest]);
         for pick in &picks[..rest] {
-            // If the drawn server has no group left, or already provides one more, the next
-            // suitable server provides the group.
+            // If the drawn server has no group left, or already provides an additional group, the
+            // next suitable server provides the group.
             let servers = self.servers.len();
             let takes = (0..servers).map(|i| (*pick as usize + i) % servers).find(|server| {
                 let share = usize::from(shares[*server].1);

@@ -6,9 +6,9 @@
 use super::fitness;
 use skep_types::{ClusterMap, GroupId, TargetKind};
 
-/// Returns the metadata groups that serve a shard and whose primary is as fit as that of any other
-/// such group: trusted, serving, online and in the best capacity pool. The result has the order of
-/// the map. It is empty only if no metadata group serves a shard.
+/// Returns the metadata groups that serve a shard and have the fittest primaries: trusted, serving,
+/// online and in the best capacity pool. The result has the order of the map. It is empty only if
+/// no metadata group serves a shard.
 pub fn fittest_metadata_groups(map: &ClusterMap) -> Vec<GroupId> {
     let serving_a_shard = map.groups.iter().filter(|group| {
         group.kind == TargetKind::Metadata && map.shards.iter().any(|range| range.group == group.id)

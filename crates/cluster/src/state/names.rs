@@ -14,8 +14,8 @@ use super::insert_sorted;
 use skep_types::codec::record;
 use skep_types::{ClusterMap, Error, ErrorCode, NodeId, NodeKind, Result};
 
-/// Higher numbers in names that an administrator has chosen do not affect generated names. An
-/// example is the date in `storage-20261125`.
+/// An administrator may choose a name with a number above this limit, such as the date in
+/// `storage-20261125`. Such a number does not affect generated names.
 const MAX_NUMBER: u32 = 100_000;
 
 record! {

@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn oldest_command_outcome_is_removed_over_the_limit() {
+    fn oldest_command_outcome_is_removed_if_too_many_are_stored() {
         let mut outcomes = RecentOutcomes::default();
         let id = |number| RequestId { sender: 1, number };
         for number in 0..=MAX_OUTCOMES as u64 {

@@ -1,4 +1,5 @@
-//! Checks commands on a copy of the state, proposes the commands, and publishes their effects.
+//! Checks commands on a copy of the state, proposes the commands to the replicated log, and
+//! publishes their effects.
 
 use super::Authority;
 use crate::limits::COMMAND_LIMIT;
@@ -61,8 +62,9 @@ impl Authority {
         self.within_limit(self.member.confirm()).await
     }
 
-    /// Returns a group in the state of management, after a majority has confirmed that this member
-    /// leads. The published map may be older, because a new leader first collects heartbeats.
+    /// Returns a group as recorded in management's state, after a majority has confirmed that this
+    /// member leads. The published map may be older, because a new leader first collects
+    /// heartbeats.
     pub(crate) async fn confirmed_group(&self, group: GroupId) -> Result<Option<Group>> {
         self.confirm().await?;
         Ok(self.member.with_state(|it| it.state.map().group(group).cloned()))

@@ -14,8 +14,8 @@ use std::time::Duration;
 const UNSERVED: &str = "the service has registered this target, and does not serve it yet";
 
 impl Authority {
-    /// Records a heartbeat of a node with the reports about its targets. A target of the node
-    /// without a report counts as down.
+    /// Records a heartbeat of a node with the reports about its targets. If the heartbeat has no
+    /// report about a target of the node, this target counts as down.
     pub(crate) fn note_heartbeat(&self, node: NodeId, reports: &[TargetReport]) {
         let capacities: Vec<_> = reports
             .iter()

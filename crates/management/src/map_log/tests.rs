@@ -212,7 +212,7 @@ fn only_an_unexpected_target_failure_is_logged_as_a_warning() {
 }
 
 #[test]
-fn loss_of_a_target_is_an_error_with_the_list_of_files() {
+fn loss_of_a_target_is_logged_with_the_way_to_list_its_files() {
     let Line(level, text) = lost_line(&cluster(), TargetId::new(7));
     assert_eq!(level, Level::Error);
     assert!(text.starts_with("target t7 (storage-1) in /disk7 was marked as lost"), "{text}");

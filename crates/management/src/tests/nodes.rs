@@ -320,7 +320,7 @@ fn maps_of_two_leaders_never_have_the_same_version() {
 }
 
 #[test]
-fn members_change_from_1_to_3_to_1_while_settings_change() {
+fn members_grow_to_3_and_shrink_to_1_while_settings_change() {
     let made = cluster();
     block_on(async move {
         let mut nodes = Nodes::of_one(made).await;

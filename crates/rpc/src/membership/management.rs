@@ -363,10 +363,10 @@ impl Management {
     }
 
     /// Returns all known addresses of management, in the order in which they are tried: see
-    /// [`MemberAddresses`]. Servers try the addresses in the cluster map before other addresses of
-    /// the same rank, since the addresses of management may have changed. Clients try the addresses
-    /// of their command line or join token first. The addresses in the map may belong to a network
-    /// that only servers can reach.
+    /// [`MemberAddresses`]. Servers try the addresses in the cluster map before other addresses at
+    /// the same position in this order, since the addresses of management may have changed. Clients
+    /// try the addresses of their command line or join token first. The addresses in the map may
+    /// belong to a network that only servers can reach.
     fn candidates(&self) -> Vec<String> {
         let mut in_map = Vec::new();
         if let Some(cell) = &*self.cell.borrow() {

@@ -243,8 +243,8 @@ impl Membership {
         }
         let mut request = self.request.borrow().clone();
         request.server.node = self.node();
-        // Replace the claim of an earlier attempt, which may have failed after management had
-        // registered the target.
+        // Replace the entry of an earlier attempt for the same target. That attempt may have failed
+        // after management had registered the target.
         if let Some(at) = request.server.targets.iter().position(|it| it.uuid == claim.uuid) {
             remove_target(&mut request, at);
         }

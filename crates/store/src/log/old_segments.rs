@@ -1,8 +1,8 @@
 //! Segments whose changes are in the store: which of them the log keeps for absent members of its
 //! group, and the removal of the other segments.
 //!
-//! A call removes only a few segments, because the file system frees their space while the thread
-//! that serves waits. So the caller calls [`Log::keep`] repeatedly.
+//! A call removes only a few segments, because the thread that serves requests must wait while the
+//! file system frees their space. So the caller calls [`Log::keep`] repeatedly.
 //!
 //! # Crash rule
 //! The oldest segment is removed first, so that the remaining segments are consecutive. The caller

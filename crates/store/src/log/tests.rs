@@ -82,7 +82,7 @@ fn segment_of_an_older_epoch_is_reported_as_damage() {
 }
 
 #[test]
-fn record_longer_than_the_limit_is_not_appended() {
+fn record_longer_than_a_reader_accepts_is_not_appended() {
     let directory = tempfile::tempdir().unwrap();
     let mut log = open(directory.path()).unwrap().log;
     let payload = vec![1; skep_format::log::MAX_PAYLOAD_BYTES + 1];
