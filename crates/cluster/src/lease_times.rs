@@ -107,7 +107,7 @@ mod tests {
         let bound = Duration::from_millis(2500);
         assert_eq!(bound_of_primary(bound, Duration::from_millis(1)), bound);
         assert_eq!(bound_of_primary(bound, Duration::ZERO), Duration::ZERO);
-        assert_eq!(raised_bound(Duration::ZERO, bound), bound, "as a member it promises again");
+        assert_eq!(raised_bound(Duration::ZERO, bound), bound, "a backup member promises again");
     }
 
     #[test]

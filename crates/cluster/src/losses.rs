@@ -163,7 +163,7 @@ mod tests {
             let end = (Epoch::new(epoch), Lsn::new(lsn));
             changes(&group, &BTreeMap::from([(TARGETS[0], end)]))
         };
-        assert!(with_end(0, 0).is_empty(), "a copy of the store is incomplete");
+        assert!(with_end(0, 0).is_empty(), "a member with an incomplete store cannot lead");
         assert_eq!(with_end(1, 9), [(MemberChange::Drop, TARGETS[1])]);
         let (change, target) = with_end(1, 9)[0];
         let change = GroupChange { group: group.id, epoch: group.epoch, change, target };

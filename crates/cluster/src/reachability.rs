@@ -465,7 +465,7 @@ mod tests {
         assert_eq!(soft.tick(LEASE / 2 + 50, &state), ReachabilityChanges::default());
         assert_eq!(soft.tick(LEASE / 2 + 249, &state), ReachabilityChanges::default());
         assert_eq!(shown(&state, &soft, server), Reachability::Online);
-        assert!(soft.tick(LEASE / 2 + 250, &state).changed, "the lease ends after this time");
+        assert!(soft.tick(LEASE / 2 + 250, &state).changed, "the lease has ended");
         let end = 50 + LEASES_UNTIL_REMOVED * 200;
         let ends = (300..=end)
             .step_by(50)

@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn only_bytes_of_the_range_are_copied() {
+    fn only_bytes_of_the_requested_range_are_copied() {
         let source = file(b"0123456789");
         let destination = file(b"..........");
         copied(&source, &destination, 3..6);
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn source_shorter_than_the_range_is_an_error() {
+    fn copy_fails_if_the_source_ends_inside_the_requested_range() {
         let (source, destination) = (file(b"short"), file(b"....."));
         let files = Files { source: &source, destination: &destination };
         for is_offloaded in [true, false] {

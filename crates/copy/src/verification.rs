@@ -74,7 +74,7 @@ pub(crate) fn compare(
         if same < part {
             let position = at + same as u64;
             let reason = format!(
-                "the copy differs from the source at byte {position}; copy it without --resume"
+                "the copy differs from the source at byte {position}; copy again without --resume"
             );
             return Err(Failure::because("verify", reason));
         }
@@ -174,7 +174,9 @@ mod tests {
             compare(&source, &opened, 0..a.len() as u64, |_| ()).map_err(|it| it.error.to_string())
         };
         let differs = |at: usize| {
-            Err(format!("the copy differs from the source at byte {at}; copy it without --resume"))
+            Err(format!(
+                "the copy differs from the source at byte {at}; copy again without --resume"
+            ))
         };
         assert_eq!(check(b"same", b"same"), Ok(()));
         assert_eq!(check(b"same", b"samX"), differs(3));

@@ -55,7 +55,7 @@ async fn receive_frame(reader: &mut FrameReader) -> Result<(Header, Vec<u8>)> {
 fn decode<M: Codec>(header: &Header, body: &[u8], message: u16) -> Result<M> {
     if header.message != message {
         return Err(unexpected(format_args!(
-            "received message {} instead of {message}",
+            "received message number {} instead of number {message}",
             header.message
         )));
     }

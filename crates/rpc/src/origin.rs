@@ -181,7 +181,7 @@ mod tests {
         assert_eq!(trace(program), 0, "the request is not part of an operation of a mount");
         let mut header = Header { trace: 5, ..Header::default() };
         program.write_to(&mut header);
-        assert_eq!(header.trace, 5, "the trace id of the request alone");
+        assert_eq!(header.trace, 5, "the request keeps its own trace id");
         first.write_to(&mut header);
         assert_eq!(header.trace, first.trace(), "all requests of an operation have its trace id");
     }

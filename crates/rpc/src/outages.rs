@@ -275,7 +275,7 @@ mod tests {
         assert_eq!((outage.is_due(at(10)), outage.is_due(at(11))), (None, None));
         assert_eq!(outage.end(at(11)), None);
         assert_eq!((outage.is_due(at(12)), outage.is_due(at(14))), (None, None));
-        assert_eq!(outage.is_due(at(15)), Some(at(4)), "the time since the reply at 11 s");
+        assert_eq!(outage.is_due(at(15)), Some(at(4)), "the last reply came at 11 s");
         assert_eq!(outage.is_due(at(16)), None);
         assert_eq!(outage.end(at(20)), Some(at(9)));
         assert_eq!(outage.end(at(21)), None);

@@ -355,7 +355,7 @@ mod tests {
         assert_eq!((sum.durations.count(), sum.durations.sum_ns), (4, 4_000_000));
         request(1000, 7, START + LASTS);
         let (second, rows) = counted(&load, START + LASTS);
-        assert!(second != first && rows.is_empty(), "counting has begun again: {rows:?}");
+        assert!(second != first && rows.is_empty(), "the counts start from zero: {rows:?}");
     }
 
     #[test]

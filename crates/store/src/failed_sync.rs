@@ -125,7 +125,7 @@ mod tests {
         file.sync_all().unwrap();
         assert!(std::fs::read(&path).unwrap() == new, "the page cache has the new bytes");
         assert!(read_from_device(&directory, &directory.join("store")).unwrap());
-        assert!(std::fs::read(&path).unwrap() != new, "the device lacks some of them");
+        assert!(std::fs::read(&path).unwrap() != new, "the device lacks some new bytes");
         assert!(!read_from_device(&directory, &directory.join("store")).unwrap());
     }
 }

@@ -368,7 +368,7 @@ mod tests {
         mark.end().unwrap();
         assert!(!lacks(path, OTHER));
         MemberMarkFile::read_at(path, HOST).unwrap().begin(GROUP).unwrap();
-        assert!(lacks(path, OTHER), "the member has confirmed records since");
+        assert!(lacks(path, OTHER), "the member has confirmed later records");
     }
 
     #[test]
@@ -410,12 +410,12 @@ mod tests {
         assert_eq!(counted(), expected, "no other change of the mark removes counted members");
         let record = GroupRecord::default();
         mark.reach_epoch(epoch, version, record.clone()).unwrap();
-        assert_eq!(counted(), expected, "the epoch of the requests");
+        assert_eq!(counted(), expected, "the requests are still valid");
         let (epoch, version) = (Epoch::new(5), MapVersion::new(10));
         mark.reach_epoch(epoch, version, record).unwrap();
         assert_eq!(counted(), CountedMembers { epoch, version, members: Vec::new() });
         mark.begin(GroupId::new(8)).unwrap();
-        assert_eq!(counted(), CountedMembers::default(), "another group has other epochs");
+        assert_eq!(counted(), CountedMembers::default(), "the mark belongs to another group");
     }
 
     /// If management is restored from a backup, the record names the members that may have served
@@ -440,7 +440,7 @@ mod tests {
         change_all_but_bounds(&mut mark, GROUP);
         assert_eq!(record(), of(&[1, 2]), "no other change of the mark removes the record");
         mark.begin_copy(GroupId::new(8)).unwrap();
-        assert_eq!(record(), GroupRecord::default(), "another group has other epochs");
+        assert_eq!(record(), GroupRecord::default(), "the mark belongs to another group");
         mark.reach_epoch(epoch, version, of(&[1])).unwrap();
         mark.forget_record().unwrap();
         assert_eq!(record(), GroupRecord::default());

@@ -117,7 +117,7 @@ mod tests {
         assert!(!at(HOST).has_lost_changes(), "a killed process has lost nothing");
         for _ in 0..2 {
             let mut mark = at(OTHER);
-            assert!(mark.has_lost_changes(), "until the replay has ended");
+            assert!(mark.has_lost_changes(), "the replay has not ended");
             mark.end().unwrap();
         }
         at(OTHER).begin().unwrap();
@@ -125,7 +125,7 @@ mod tests {
         at(OTHER).end().unwrap();
         assert!(!at(HOST).has_lost_changes());
         at(HOST).begin().unwrap();
-        assert!(at(OTHER).has_lost_changes(), "the target has acknowledged changes since");
+        assert!(at(OTHER).has_lost_changes(), "the target has acknowledged a later change");
     }
 
     #[test]
@@ -154,7 +154,7 @@ mod tests {
         assert!(failed_sync::read_from_device(directory.path(), &store).unwrap());
         let mut mark = read();
         mark.end().unwrap();
-        assert!(mark.has_lost_changes() && read().has_lost_changes(), "until the replay has ended");
+        assert!(mark.has_lost_changes() && read().has_lost_changes(), "the replay has not ended");
         mark.begin().unwrap();
         assert!(!mark.has_lost_changes() && !read().has_lost_changes());
     }

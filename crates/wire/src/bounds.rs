@@ -166,7 +166,7 @@ mod tests {
     fn check<R: Request>(longest: &R) {
         let len = longest.to_bytes().len();
         let bound = bounds(R::ID).body_bytes;
-        assert!(len <= bound, "{} has {len} bytes of at most {bound}", R::NAME);
+        assert!(len <= bound, "{} has {len} bytes, and the limit is {bound}", R::NAME);
     }
 
     #[test]

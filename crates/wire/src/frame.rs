@@ -253,7 +253,7 @@ impl Header {
             return Err(wrong(format!("the header has unknown flags {:#x}", header.flags)));
         }
         if header.flags & FLAG_TIMES != 0 && !header.is_reply() {
-            return Err(wrong("a request has the flag of replies with times".into()));
+            return Err(wrong("a request has the flag for times of replies".into()));
         }
         if header.body_bytes as usize > MAX_BODY_BYTES
             || header.data_bytes as usize > MAX_DATA_BYTES
@@ -271,7 +271,7 @@ impl Header {
 /// body.
 fn seal(mut bytes: Vec<u8>, data_bytes: u32) -> Vec<u8> {
     let body_bytes = bytes.len() - HEADER_BYTES;
-    assert!(body_bytes <= MAX_BODY_BYTES, "message bodies are bounded by their senders");
+    assert!(body_bytes <= MAX_BODY_BYTES, "senders limit the length of message bodies");
     let lengths = u64::from(data_bytes) << 32 | body_bytes as u64;
     bytes[LENGTHS_AT..LENGTHS_AT + 8].copy_from_slice(&lengths.to_le_bytes());
     let body_crc = crc32c(&bytes[HEADER_BYTES..]);

@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn primary_with_an_older_map_must_refresh_its_map() {
+    fn primary_with_an_outdated_map_must_get_a_newer_map() {
         let mut senders = SenderEpochs::default();
         // A backup member was dropped in epoch 3, and the primary stayed the same.
         assert_eq!(check(&mut senders, &map(3, 2), 2), Err(ErrorCode::StaleMap));
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn receiver_without_the_senders_group_needs_a_newer_map() {
+    fn receiver_whose_map_lacks_the_group_needs_a_newer_map() {
         let empty = ClusterMap::empty(ClusterId::new([1; 16]));
         assert_eq!(check(&mut SenderEpochs::default(), &empty, 1), Err(ErrorCode::StaleMap));
     }

@@ -51,6 +51,6 @@ pub(super) fn expect(
 
 /// Creates the failure for an object and a file that differ.
 pub(super) fn differs() -> Failure {
-    let reason = "the copy differs from the source; copy it without --resume";
+    let reason = "the copy differs from the source; copy again without --resume";
     Failure::because("verify", reason)
 }

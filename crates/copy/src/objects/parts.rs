@@ -262,7 +262,10 @@ impl<'a> Large<'a> {
         let context = &self.folder.context;
         let parts: Vec<_> = self.lock().values().cloned().collect();
         if parts.len() as u64 != self.count() {
-            return Err(Failure::because("upload", "parts are missing; continue with --resume"));
+            return Err(Failure::because(
+                "upload",
+                "the upload lacks parts; continue with --resume",
+            ));
         }
         if let Err(failure) = expect_unchanged(&self.source, self.version) {
             // The caller reports that the file has changed. If this removal fails, a later run

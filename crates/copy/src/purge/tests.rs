@@ -304,7 +304,7 @@ fn interrupted_purge_reports_and_logs_the_removed_files() {
 }
 
 #[test]
-fn root_and_path_that_is_a_symbolic_link_are_refused() {
+fn purge_refuses_the_root_directory_and_symbolic_links() {
     let site = Site::new(&[("file", 1)]);
     symlink(site.path(""), site.directory.path().join("link")).unwrap();
     let refused = Top::open(&site.directory.path().join("link")).unwrap_err();

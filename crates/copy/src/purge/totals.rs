@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn list_of_users_is_bounded_and_ends_with_the_sum_of_the_rest() {
+    fn list_of_users_is_bounded_and_ends_with_sum_of_other_users() {
         let mut totals = Totals::default();
         for number in 0..1200 {
             add(&mut totals, &format!("directory-{number}/file"), number, 1 + u64::from(number), 1);

@@ -391,7 +391,7 @@ fn forced_recovery_lets_one_management_node_continue_alone() {
         let path = nodes.settings[&left].node.directory.clone();
         let shown = recover(&path, false).unwrap();
         assert_eq!(shown.members.len(), 3);
-        assert!(shown.term > 0, "the term of an elected leader");
+        assert!(shown.term > 0, "an elected leader has a term");
         assert_eq!(recover(&path, true).unwrap(), shown);
         let running = RunningManagement::start(&nodes.settings[&left]).await.unwrap();
         let map = running.authority.map();

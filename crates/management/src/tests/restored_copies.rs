@@ -199,7 +199,7 @@ fn lost_target_is_marked_again_after_a_restore() {
         let is_lost = |map: &ClusterMap| {
             map.target(target).is_some_and(|it| it.consistency == Consistency::Bad)
         };
-        until("a server has seen the mark", || is_lost(&other.map_cell().load())).await;
+        until("a server has received the mark", || is_lost(&other.map_cell().load())).await;
         let running = restart_from(&copy, &settings, running).await;
         until("the target is lost again", || is_lost(&running.authority.map())).await;
     });
@@ -279,7 +279,7 @@ fn late_report_adds_the_last_serving_member_to_its_group() {
         report(&admin, &group(), one, (2, &[one], 50)).await.unwrap();
         assert!(is_undecided(group().epoch) && group().members.len() == 1, "{:?}", group());
         let unrecorded = report(&admin, &group(), two, (0, &[], 50)).await.unwrap_err();
-        assert_eq!(unrecorded.code(), ErrorCode::StaleMap, "it was never in the group");
+        assert_eq!(unrecorded.code(), ErrorCode::StaleMap, "the target was never in the group");
         report(&admin, &group(), two, (4, &[two], 50)).await.unwrap();
         assert!(is_undecided(group().epoch) && group().members.len() == 2, "{:?}", group());
         report(&admin, &group(), two, (4, &[two], 50)).await.unwrap();

@@ -133,6 +133,6 @@ mod tests {
         log.trim(Lsn::new(20)).unwrap();
         assert_eq!(firsts(&log), [9, 13, 17]);
         log.keep(0).unwrap();
-        assert_eq!(firsts(&log), [17], "the next call removes the others");
+        assert_eq!(firsts(&log), [17], "the next call removes the other segments");
     }
 }

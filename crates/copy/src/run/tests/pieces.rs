@@ -137,7 +137,7 @@ fn large_file_that_another_run_copies_is_not_copied() {
 }
 
 #[test]
-fn shares_write_one_file_together_and_exclude_a_whole_copy() {
+fn hosts_of_a_copy_share_a_file_and_lock_out_another_copy() {
     let site = Site::new();
     let source = large_source(&site);
     let version = version_of(&source.metadata().unwrap());
