@@ -8,9 +8,9 @@ use std::time::Duration;
 pub const LEASES_UNTIL_OFFLINE: u64 = 3;
 
 /// Number of leases without a heartbeat after which management removes a client, so that all
-/// servers refuse its requests. A metadata target asks management after a single lease to remove a
-/// client with a session, so this limit is for clients without a session. A client that cannot
-/// reach management, but does reach the metadata targets, works until this limit.
+/// servers refuse its requests. If a client has a session, a metadata target asks management after
+/// a single lease to remove this client. So the limit is for clients without a session. A client
+/// that cannot reach management, but does reach the metadata targets, works until this limit.
 pub const LEASES_UNTIL_REMOVED: u64 = 60;
 
 /// Maximum number of evictions of clients that management remembers. Administrators who look for

@@ -70,9 +70,9 @@ pub fn choice_after_restore(group: &Group, reports: &BTreeMap<TargetId, LossRepo
     Choice::Changes(changes)
 }
 
-/// Returns the targets whose reports management needs, because one of them has all changes of the
-/// group: the members in the newest record of the reports, or all serving members if no member has
-/// a record.
+/// Returns the targets whose reports management needs. These targets are the members in the newest
+/// record of the reports, or all serving members if no member has a record. One of these targets
+/// has all changes of the group.
 pub fn needed_reports(
     group: &Group,
     reports: &BTreeMap<TargetId, LossReport>,

@@ -15,7 +15,7 @@
 //! - The coordinator assigns a share to a second host only when the process on the first host
 //!   cannot write any more: the ssh session or job step has shown that this process has ended, or
 //!   the lease of the process has run out.
-//! - The last part begins only when all shares have ended, and none of them has ended early.
+//! - The last part begins only when all shares have ended, and no share has ended early.
 //!
 //! The invariants concern several processes over time, so no function here can check them.
 //!
@@ -25,8 +25,8 @@
 //! lease.
 //!
 //! # Hazard: a host that is frozen
-//! When a frozen host runs again after the lease, the process on it ends itself. Before the watch
-//! thread of the process runs, the other threads of the process may write for a moment. These
+//! When a frozen host runs again after the lease, the process on this host ends itself. Before the
+//! watch thread of the process runs, the other threads of the process may write for a moment. These
 //! threads write either to their own temporary files, or bytes of the same version of the source to
 //! an incomplete copy. These writes do harm only if the copy was completed and then changed in the
 //! meantime.

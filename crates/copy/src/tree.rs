@@ -212,8 +212,9 @@ pub(crate) fn open_named(path: &Path) -> Result<File, Failure> {
     open_with(path, DIRECTORY)
 }
 
-/// Opens the directory that contains a source, with `O_PATH`, since the copy does not list it. So
-/// the user needs only the permission to enter it, as in a `/home` with the mode 711.
+/// Opens the directory that contains a source, with `O_PATH`, since the copy does not list this
+/// directory. So the user needs only the permission to enter the directory, as in a `/home` with
+/// the mode 711.
 pub(crate) fn open_source_parent(path: &Path) -> Result<File, Failure> {
     open_with(path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC)
 }

@@ -37,8 +37,8 @@ const JOIN_PATIENCE: Duration = Duration::from_secs(30);
 /// Initialises a blank directory for a new cluster. Returns the token that nodes need to join the
 /// cluster, and the addresses of management.
 ///
-/// `given` is a token that existed before the cluster, so that hosts that start at the same time as
-/// management can already have this token. The cluster gets its id and its secret from `given`.
+/// `given` is a token that existed before the cluster. Hosts that start at the same time as
+/// management can already have such a token. The cluster gets its id and its secret from `given`.
 /// `None` means that both are random. In both cases the addresses in the returned token come from
 /// `settings`.
 ///

@@ -12,8 +12,8 @@
 //! after any loss of a connection.
 //!
 //! # Invariants
-//! - A connection ends only if the process waits for the next request of the connection, has sent
-//!   the replies to all its requests, and the connection has been idle for [`IDLE_PEER_AGE`].
+//! - A connection ends only if the process waits for its next request and has sent the replies to
+//!   all its requests, and if the connection has been idle for [`IDLE_PEER_AGE`].
 //! - Of the idle connections of a thread, the connections that have been idle for the longest time
 //!   end first.
 //!

@@ -118,10 +118,10 @@ impl skep_metrics::Source for MapCell {
 impl MapCell {
     /// Creates a cell with an initial map and the process's node id.
     ///
-    /// The cell requires no map version from its peers at first, even if a target is lost in the
-    /// initial map, because the map does not show in which version the target was lost. If the cell
-    /// required the version of its own map, services with older cached maps would have to refuse
-    /// the process's requests while management does not reply.
+    /// At first, the cell requires no map version from its peers. A lost target in the initial map
+    /// is no exception, because the map does not show in which version the target was lost. If the
+    /// cell required the version of its own map, services with older cached maps would have to
+    /// refuse the process's requests while management does not reply.
     pub fn new(map: ClusterMap, node: NodeId) -> Arc<Self> {
         let known = lost_targets(&map).collect();
         Arc::new(Self {

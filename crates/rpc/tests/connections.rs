@@ -200,7 +200,7 @@ fn ended_connection_keeps_no_data_of_unsent_requests() {
             skep_env::yield_now().await;
         }
         calls.extend((0..3).map(|_| call(&data)));
-        // Each call has two handles: in its options, and in its request.
+        // Each call has two handles to its buffer: in its options, and in its request.
         let all_posted = async {
             while data.handles() < 7 {
                 skep_env::yield_now().await;
@@ -237,8 +237,8 @@ fn dropped_call_gets_its_buffer_back_from_a_stopped_server() {
         let options = CallOptions { into: Some(into.clone()), ..Default::default() };
         let caller = connection.clone();
         let call = spawn(async move { caller.call(&read(0, 1 << 20), &options).await });
-        // `into`, the options, and the request have a handle each. The reception of the data has
-        // more handles.
+        // `into`, the options, and the request have a handle to the buffer each. The reception of
+        // the data has more handles.
         let receives = async {
             while into.handles() <= 3 {
                 skep_env::sleep(Duration::from_millis(1)).await;

@@ -285,7 +285,7 @@ record! {
         pub client: NodeId,
         /// Whether management ignores the request if it has received a heartbeat of the client
         /// within the last lease. A metadata target sets this field if it has lost contact with
-        /// many clients at the same time, because the cause is then probably a fault of the
+        /// many clients at the same time. In this case, the cause is probably a fault of the
         /// target's own network.
         pub unless_heard: bool,
     }

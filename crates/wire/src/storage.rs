@@ -165,8 +165,8 @@ record! {
         /// change may have been lost.
         pub incarnation: HostIncarnation,
         /// Offset in the chunk file up to which the target has processed the range. The client
-        /// sends another request for the rest. A target does not process a long range in one step,
-        /// because a long step would delay other requests.
+        /// sends another request for the rest of the range. A target does not process a long range
+        /// in one step, because a long step would delay other requests.
         pub end: u64,
     }
 }

@@ -101,8 +101,8 @@ impl Domains {
             }
             return;
         }
-        // The array has space for all domains, because a file has at least one group for each
-        // domain here, and at most `MAX_STRIPE_WIDTH` groups: either there are more picks than
+        // The array has space for all domains, because a file has at most `MAX_STRIPE_WIDTH`
+        // groups, and here at least one group for each domain. Either there are more picks than
         // domains, or all servers already provide at least one group.
         let mut quotas = [Quota::default(); MAX_STRIPE_WIDTH];
         let quotas = &mut quotas[..self.list.len()];

@@ -5,8 +5,8 @@
 //! without `/` is compared with the name of each entry. Any other pattern is compared with the path
 //! of the entry below the directory that is purged.
 //!
-//! A pattern that can match no entry would keep nothing, and the administrator would learn of it
-//! only from the loss of files. So such patterns are refused.
+//! A pattern that can match no entry would keep nothing, and the administrator would learn of this
+//! mistake only from the loss of files. So such patterns are refused.
 //!
 //! Users choose the names of their files. So the time of a comparison grows only with the product
 //! of the lengths of pattern and path, even for names that a user has chosen to slow down the

@@ -36,8 +36,8 @@ const ENTRIES: usize = 32;
 
 /// Number of levels below the top at which a thread lists [`BATCH`] entries of a directory at a
 /// time. At deeper levels, a thread lists only [`ENTRIES`] entries at a time. Without the smaller
-/// batches, a user could create a tree of 2048 levels, each with a batch of directories with long
-/// names, and all these names would be in memory at the same time.
+/// batches, a user could create a tree of 2048 levels with many long names on each level. A full
+/// batch of names of each level would be in memory at the same time.
 const WIDE_LEVELS: usize = 32;
 
 /// A unit of work for a thread.
