@@ -1,8 +1,8 @@
 //! Sets the version of the program at build time: the version of the crate and, in a release build,
 //! the commit.
 //!
-//! A debug build contains no commit, because with the commit in the build each commit would rebuild
-//! all crates of the workspace.
+//! The version of a debug build contains no commit. Otherwise, cargo would compile all crates of
+//! the workspace again after each commit.
 
 use std::path::Path;
 use std::process::Command;

@@ -346,7 +346,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slices_share_memory_and_are_aligned() {
+    fn buffers_are_page_aligned_and_slices_share_their_memory() {
         let buf = Buf::new(10_000);
         assert_eq!(buf.as_ptr() as usize % 4096, 0);
         buf.slice(5000..5004).write(0, b"skep");

@@ -67,14 +67,15 @@ const WAKE_UP_ID: u64 = u64::MAX - 1;
 
 type Ring = IoUring<squeue::Entry128, cqueue::Entry>;
 
-/// The kind of a completed operation: whether this side has sent data to a peer, or received data.
+/// The kind of a completed operation: whether this loop has sent data to a peer, or has received
+/// data from a peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Traffic {
     /// The operation was not on a socket.
     None,
     /// The loop sent data, so a reply or the next request may arrive soon.
     Sent,
-    /// The loop received data, so this side acts next.
+    /// The loop received data, so this loop, and not its peer, acts next.
     Received,
 }
 
@@ -225,8 +226,8 @@ impl Loop {
         None
     }
 
-    /// Submits a poll of the wake-up event, if a future of this thread needs it and no poll is in
-    /// flight.
+    /// Submits a poll of the wake-up event, if a future of this thread needs the event and no poll
+    /// is in flight.
     fn arm_wake_up(&mut self) {
         if self.listens_for_wake_up && !self.is_wake_up_armed {
             let fd = types::Fd(self.wake_up.fd().as_raw_fd());

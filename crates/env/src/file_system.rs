@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn each_mounted_file_system_has_its_own_stable_mark() {
+    fn each_mounted_file_system_has_its_own_stable_identity() {
         let dir = tempfile::tempdir().unwrap();
         let mark = mount_mark(dir.path()).unwrap();
         assert_eq!(mark, mount_mark(dir.path()).unwrap());

@@ -1,9 +1,9 @@
 //! Files for output whose names other users may predict or choose.
 //!
 //! # Hazard: directories in which other users create entries
-//! In a directory of other users, a user could create a symbolic link to a file of root, or a FIFO
-//! without a reader, with the name of the output. Without the checks of this module, a process of
-//! root would then change root's file, or wait for ever.
+//! In a directory of other users, one of these users could create an entry with the name of the
+//! output: a symbolic link to a file of root, or a FIFO that has no reader. Without the checks of
+//! this module, a process of root would change the file of root, or would wait for ever.
 
 use std::fs::{File, OpenOptions};
 use std::io;

@@ -45,7 +45,7 @@ pub fn spawn_thread<T: Send + 'static>(
 ) -> io::Result<JoinHandle<T>> {
     std::thread::Builder::new().name(name).stack_size(STACK_BYTES).spawn(move || {
         if let Some(cpu) = cpu {
-            // A failure costs only speed.
+            // Ignore a refusal to pin the thread.
             set_affinity(&[cpu]).ok();
         }
         body()
@@ -91,7 +91,7 @@ fn set_affinity(cpus: &[usize]) -> io::Result<()> {
 /// Returns the error of the kernel if there is no such node, or if the process may not use it.
 pub fn prefer_memory_of(node: usize) -> io::Result<()> {
     let words = bits(&[node]);
-    // The kernel subtracts one from the number of bits.
+    // The kernel subtracts one from the passed number of bits, so pass one bit more.
     let bits = words.len() * 64 + 1;
     // SAFETY: the vector has at least the given number of bits minus one, and the kernel only reads
     // it.

@@ -1,5 +1,5 @@
-//! The addresses that other nodes use for a service: from the settings, or from the network
-//! interfaces of this host.
+//! Chooses the addresses at which other nodes reach a service. The addresses come from the
+//! settings, or from the network interfaces of this host.
 //!
 //! # Hazard: loopback
 //! On each host, a loopback address means that host itself. So a service advertises a loopback
@@ -135,8 +135,8 @@ fn candidates(bound: SocketAddr) -> Result<Vec<HostAddress>> {
     Ok(found)
 }
 
-/// Whether a listener on all addresses of a family accepts connections to `address`. A listener on
-/// all IPv6 addresses also accepts IPv4.
+/// Whether a listener on all IPv4 addresses or on all IPv6 addresses (`bound`) accepts connections
+/// to `address`. A listener on all IPv6 addresses also accepts IPv4.
 fn serves(bound: SocketAddr, address: IpAddr) -> bool {
     bound.is_ipv6() || address.is_ipv4()
 }

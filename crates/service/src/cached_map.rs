@@ -2,8 +2,8 @@
 //! is down.
 //!
 //! This module owns the file `kept-map` in a node's directory. The module decides when to write the
-//! file, and whether a start may use the file. `docs/design/0004-serving-without-management.md`
-//! gives the reasons.
+//! file, and whether a service may start with the map in the file.
+//! `docs/design/0004-serving-without-management.md` gives the reasons.
 //!
 //! # When the map is written
 //! Changes of nodes, targets, groups, shards and settings affect the destinations of requests. The
@@ -31,15 +31,15 @@ use std::time::Duration;
 /// Name of the cached map's file in a service's directory.
 pub const CACHED_MAP_FILE: &str = "kept-map";
 
-/// Minimum pause between two writes. When many clients mount at the same time, each mount changes
-/// the map.
+/// Minimum pause between two writes. Each mount changes the map, so without this pause, many
+/// simultaneous mounts would cause many writes.
 const PAUSE: Duration = Duration::from_secs(1);
 /// Minimum pause between two writes if only free space has changed. Free space only affects the
 /// placement of new files.
 const FREE_SPACE_WRITE_PAUSE: Duration = Duration::from_secs(60);
 
-/// Returns the log line of a node that starts with its cached map `map`, since management does not
-/// answer.
+/// Returns the log line of a node that starts with its cached map `map`, because management does
+/// not answer.
 pub(crate) fn start_line(directory: &Path, map: &ClusterMap) -> String {
     let written = std::fs::metadata(directory.join(CACHED_MAP_FILE)).map(|file| {
         let time = Timestamp { seconds: file.mtime(), nanoseconds: 0 };
@@ -100,10 +100,10 @@ fn pause(cached: Option<&ClusterMap>, newest: &ClusterMap) -> Option<Duration> {
     (free_space(cached) != free_space(newest)).then_some(FREE_SPACE_WRITE_PAUSE)
 }
 
-/// Persists the newest map whenever it changes, and stores the map and the addresses of management
-/// in it for the commands of this host ([`known_map`], [`known_management`]). The caller must
-/// notify `changed` when `cell` contains a different map, and must spawn this function as a task.
-/// `given` are the addresses in the service's token.
+/// Persists the newest map whenever it changes. Also stores the map, and the addresses of
+/// management in the map, for the commands of this host ([`known_map`], [`known_management`]). The
+/// caller must notify `changed` when `cell` contains a different map, and must spawn this function
+/// as a task. `given` are the addresses in the service's token.
 pub(crate) async fn keep(
     directory: PathBuf,
     node_uuid: u128,
@@ -153,8 +153,8 @@ pub(crate) async fn keep(
     }
 }
 
-/// Writes the map on a separate thread, because on a busy disk two syncs can take longer than a
-/// lease.
+/// Writes the map on a separate thread, because a write blocks its thread for two syncs. On a busy
+/// disk, these syncs can take longer than a lease lasts.
 async fn write(path: PathBuf, cached: CachedMap, given: Vec<String>) -> Result<()> {
     let (sender, done) = Mailbox::new(1)?;
     let body = move || {
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn map_is_cached_after_a_delay_that_depends_on_the_change() {
+    fn map_with_only_new_free_space_is_cached_after_a_longer_pause() {
         let check = |newest: ClusterMap, expected| {
             assert_eq!(pause(Some(&map()), &newest), expected, "{newest:?}");
         };

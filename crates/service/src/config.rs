@@ -57,8 +57,8 @@ pub fn load<T: Manual>(file: Option<&Path>, overrides: &[(String, String)]) -> R
     load_from(file.map(|path| (path.display().to_string(), read(path))), overrides)
 }
 
-/// Checks the settings in a table in the same way as [`load`] checks the settings in a file. Each
-/// problem with a setting begins with `origin`.
+/// Checks the settings in a table in the same way as [`load`] checks the settings in a file. The
+/// description of each problem with a setting begins with `origin`.
 ///
 /// # Errors
 /// `Configuration` with all problems, one per line: unknown settings, values of a wrong type, and
@@ -67,8 +67,9 @@ pub fn check<T: Manual>(table: Table, origin: &str) -> Result<()> {
     load_from::<T>(Some((origin.to_owned(), Ok(table))), &[]).map(drop)
 }
 
-/// Loads settings from a table and the command line. `table` has the origin of the table, and
-/// either the table or the reason why its file cannot be read.
+/// Loads settings from a table and the command line. `table` is a pair. Its first part is the path
+/// of the file, or another origin. Its second part is the table, or the reason why the file cannot
+/// be read.
 fn load_from<T: Manual>(
     table: Option<(String, std::result::Result<Table, String>)>,
     overrides: &[(String, String)],

@@ -147,7 +147,8 @@ pub(crate) mod tests {
     use std::os::unix::fs::PermissionsExt;
     use std::path::PathBuf;
 
-    /// Returns a token for a cluster number `cluster` that has no running management service.
+    /// Returns a token for the cluster with the number `cluster`. This cluster has no running
+    /// management service.
     pub(crate) fn token(cluster: u8) -> JoinToken {
         JoinToken {
             cluster: ClusterId::new([cluster; 16]),
@@ -165,7 +166,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn newest_token_is_first_in_a_token_file_of_one_cluster() {
+    fn token_file_begins_with_the_newest_token_of_its_cluster() {
         let (newest, former, foreign) = (token(1), token(1), token(2));
         let text = |lines: &[&JoinToken]| -> String {
             lines.iter().map(|token| format!("{}\n\n", token.to_text())).collect()

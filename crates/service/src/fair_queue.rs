@@ -1,5 +1,6 @@
 //! A queue that divides a target between its clients: deficit round robin over the clients that
-//! have waiting entries (docs/design/0027-fair-queues.md).
+//! have waiting entries (docs/design/0027-fair-queues.md). The turn of a client in the ring is
+//! called a visit.
 //!
 //! The queue is a pure data structure without a clock and without a limit on its length. The
 //! targets choose the costs of their requests, and limit the number of entries.
@@ -97,8 +98,7 @@ impl<T> FairQueue<T> {
                 }
             } else {
                 passed_over += 1;
-                // The client may not take an entry in this visit, so the client loses its share of
-                // this visit.
+                // The client may not take an entry in this visit, so the client loses its deficit.
                 waiting.deficit = 0;
             }
             self.ring.rotate_left(1);
@@ -128,8 +128,8 @@ impl<T> FairQueue<T> {
         if waiting.entries.is_empty() {
             self.remove_client(client);
         } else if removed > 0 {
-            // The deficit was less than the cost of the removed entry. The next entry may cost less
-            // than the deficit, which an invariant forbids, so the client loses the deficit.
+            // The deficit was less than the cost of the removed entry, but the next entry may cost
+            // less than the deficit. An invariant forbids such a deficit, so the client loses it.
             waiting.deficit = 0;
         }
     }

@@ -1,5 +1,5 @@
-//! The task of a running process that notices a changed token, and makes the process use the new
-//! token.
+//! A task in each running process. The task notices a changed token, and makes the process use the
+//! new token.
 //!
 //! A service follows the token in its directory. A mount or a monitor follows its token file. Each
 //! of these processes proves a new secret to management before the process uses the secret, because

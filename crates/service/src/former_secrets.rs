@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn previous_secrets_persist_and_revoked_ids_are_limited() {
+    fn previous_secrets_persist_and_old_revoked_ids_are_dropped() {
         let directory = tempfile::tempdir().unwrap();
         assert_eq!(read(directory.path()).unwrap(), FormerSecrets::default());
         let held = HeldSecret { secret: Secret::generate(), is_closed: true };

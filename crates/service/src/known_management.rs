@@ -1,9 +1,9 @@
 //! The addresses of a cluster's management that this host has learned from cluster maps.
 //!
-//! A token, or an address on a command line, needs to reach the cluster only once. The token or the
-//! command line may name only one management node, which may be down while the other management
-//! nodes serve. So services, mounts and commands store the addresses of management in each new
-//! cluster map in a file of this host. Commands and new mounts try the given addresses first, and
+//! A token or a command line may name only one management node, which may be down while the other
+//! management nodes serve. So services, mounts and commands write the addresses of management from
+//! each new cluster map to a file of this host. After that, the addresses in the token or on the
+//! command line need not reply any more. Commands and new mounts try the given addresses first, and
 //! then the addresses in this file.
 //!
 //! The file is only a cache. The file contains no secret, and a host works without the file as long
@@ -48,7 +48,7 @@ pub fn learned_addresses(cluster: ClusterId) -> Vec<String> {
 
 /// Writes the addresses of management in the newest cluster map to the file of this host. `given`
 /// are the addresses in the token or the command line. If `given` has all addresses in the map, the
-/// host does not need the file, so the function updates an existing file, but does not create a new
+/// host does not need the file. The function then updates an existing file, but creates no new
 /// file.
 ///
 /// Blocks for the write if the addresses have changed. The process logs failures only at the level
@@ -67,8 +67,8 @@ pub fn remember(cluster: ClusterId, given: &[String], learned: &[String]) {
 pub(crate) fn places() -> Vec<PathBuf> {
     let named = std::env::var_os(DIRECTORY_VARIABLE).filter(|it| !it.is_empty());
     if let Some(named) = named {
-        // Use only the first directory, because systemd may set several directories, separated by
-        // colons.
+        // systemd may set the variable to several directories, separated by colons. Use only the
+        // first of these directories.
         return std::env::split_paths(&named).take(1).collect();
     }
     let of_host = PathBuf::from(OF_HOST);
@@ -195,7 +195,7 @@ mod tests {
         };
         remember(&["a:1"], &["a:1"]);
         remember(&["a:1"], &["127.0.0.1:7400", "[::1]:7400"]);
-        assert!(!place.exists(), "no other host has such addresses");
+        assert!(!place.exists(), "only processes of this host use loopback addresses");
         remember(&["a:1"], &["a:1", "b:1", "[::1]:7"]);
         assert_eq!(known(), ["a:1", "b:1", "[::1]:7"]);
         assert!(read_places(std::slice::from_ref(&place), ClusterId::new([8; 16])).is_empty());

@@ -81,7 +81,8 @@ pub fn target_problems(targets: &[PathBuf], node: &NodeSettings) -> Vec<String> 
                 "`targets`: {path} is `node.directory` too; a target needs its own directory"
             ));
         } else if targets[..index].contains(target) {
-            problems.push(format!("`targets`: {path} is named twice"));
+            problems
+                .push(format!("`targets`: {path} is listed twice; remove one of the two entries"));
         }
     }
     problems
@@ -175,7 +176,7 @@ mod tests {
         assert!(target_problems(&[], &node)[0].contains("`targets` is empty"));
         let targets = ["/a", "/d", "", "/a"].map(PathBuf::from);
         let problems = target_problems(&targets, &node).join("\n");
-        for words in ["/d is `node.directory`", "path 3 is empty", "/a is named twice"] {
+        for words in ["/d is `node.directory`", "path 3 is empty", "/a is listed twice"] {
             assert!(problems.contains(words), "{words}: {problems}");
         }
         assert_eq!(target_problems(&targets[..1], &node), Vec::<String>::new());

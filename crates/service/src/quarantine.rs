@@ -116,7 +116,7 @@ pub struct Handling(());
 
 impl Drop for Handling {
     fn drop(&mut self) {
-        // If a panic unwinds this thread, the hook has already run.
+        // If a panic unwinds this thread, the panic hook has already read this value.
         CURRENT.set(None);
     }
 }
@@ -258,7 +258,7 @@ mod tests {
         let mut watched = Box::pin(watch(Mark::of(9, b"waits"), waits));
         let waker = std::task::Waker::noop();
         assert!(watched.as_mut().poll(&mut Context::from_waker(waker)).is_pending());
-        assert_eq!(CURRENT.get(), None, "the thread does not handle a request that waits");
+        assert_eq!(CURRENT.get(), None, "while the request waits, the thread handles no request");
         let quarantine = Quarantine::read(dir.path(), skep_env::wall_time().seconds);
         assert_eq!(quarantine.panics.get(&Mark::of(7, b"poison")), Some(&1));
         assert_eq!(quarantine.recent, 1);

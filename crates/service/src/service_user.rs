@@ -346,7 +346,8 @@ impl ServiceUser {
         let stat = fstat(top).map_err(failed(path))?;
         if stat.st_uid != self.uid {
             self.refuse_replaceable(path, 0)?;
-            // Every user could put the record of a service into a directory such as `/tmp`.
+            // In a directory such as `/tmp`, a record of a service proves nothing, because every
+            // user could have created the record.
             if stat.st_uid != 0 || stat.st_mode & SHARED != 0 {
                 return Err(refused(format!(
                     "another user than root can change {0}, so its files may not be part of Skep, \

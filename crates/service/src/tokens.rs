@@ -37,7 +37,7 @@ pub fn install(directory: &Path, token: &JoinToken) -> Result<bool> {
     install_locked(directory, token)
 }
 
-/// Returns whether [`install`] would change the directory, without changing it.
+/// Returns whether [`install`] would change the directory. Changes nothing.
 ///
 /// # Errors
 /// As for [`install`], except for `InUse`.
@@ -58,8 +58,9 @@ fn install_locked(directory: &Path, token: &JoinToken) -> Result<bool> {
     match change_by(directory, token)? {
         Change::None => return Ok(false),
         Change::Addresses => {}
-        // If the process crashes between the two writes, the previous newest secret is in both
-        // files, and the previous token is still in the token file.
+        // Write the previous secrets first, so that a crash between the two writes loses no secret.
+        // After such a crash, the token file still has the old token, and both files have its
+        // secret.
         Change::Secret(former) => former_secrets::write(directory, &former)?,
     }
     write_token(directory, token)?;

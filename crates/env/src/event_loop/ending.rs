@@ -20,7 +20,8 @@ use std::time::Duration;
 /// immediately.
 const CANCEL_PATIENCE: Duration = Duration::from_secs(1);
 
-/// Marks the user data of a request that cancels the operation with the id in the other bits.
+/// Bit that is set in the user data of a request to cancel an operation. The other bits are the id
+/// of this operation.
 const CANCELS: u64 = 1 << 63;
 
 /// The ids of the operations of a loop that has ended.

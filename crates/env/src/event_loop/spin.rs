@@ -435,7 +435,10 @@ mod tests {
         assert!(begins(Traffic::Sent, fresh, None));
         assert!(begins(Traffic::Received, fresh, prompt));
         assert!(begins(Traffic::Sent, fresh, after_sync));
-        assert!(!begins(Traffic::Received, fresh, after_sync), "the rest of a sync is unknown");
+        assert!(
+            !begins(Traffic::Received, fresh, after_sync),
+            "the time until the end of a sync is unknown"
+        );
         assert!(!begins(Traffic::Received, fresh, None));
         assert!(!begins(Traffic::Sent, old, None));
         assert!(!begins(Traffic::Received, old, prompt));

@@ -32,7 +32,7 @@ enum Step {
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let push = (0..4_u32, 0..=HIGHEST).prop_map(|(client, cost)| Step::Push { client, cost });
-    // No client has the id 4, so the step takes an entry of any client.
+    // No client has the id 4, so a step with this id takes an entry of any client.
     let take =
         prop_oneof![3 => Just(4_u32), 1 => 0..4_u32].prop_map(|except| Step::Take { except });
     let remove = (0..4_u32, 0..3_usize).prop_map(|(client, at)| Step::Remove { client, at });
@@ -121,8 +121,8 @@ proptest! {
         }
         let (least, most) = (used.values().min().unwrap(), used.values().max().unwrap());
         prop_assert_eq!(used.len(), costs.len());
-        // The numbers of visits of two clients differ by at most one, and each client may have an
-        // unused deficit.
+        // The numbers of visits of two clients differ by at most one. Also, each client may have an
+        // unused deficit. So the costs may differ by this amount.
         prop_assert!(most - least <= HIGHEST + 2 * QUANTUM, "{:?}", used);
     }
 }

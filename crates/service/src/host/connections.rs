@@ -53,8 +53,8 @@ impl ServingNode {
         let identity = self.membership.identity();
         let is_served = |target: TargetId| {
             ticket.check_connections()?;
-            // A handshake for target 0 addresses the node itself, which handles requests about the
-            // process.
+            // A handshake for target 0 addresses the node itself. The node itself handles the
+            // requests about its process.
             (self.serves(target) || target.raw() == 0).then_some(()).ok_or_else(|| {
                 let context = format!("target {target} is not served by node {}", identity.node);
                 Error::new(ErrorCode::StaleMap, context)

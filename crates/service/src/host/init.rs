@@ -189,15 +189,15 @@ fn warning_by(map: &ClusterMap, path: &Path, own: NodeId) -> Option<String> {
     })
 }
 
-/// Returns the group of a target of `node` and the number of its members, according to the cached
-/// cluster map of the node.
+/// Returns the group of a target of `node`, and the number of members of this group, according to
+/// the cached cluster map of the node.
 fn group_of(target: &Target, node: &NodeDirectory) -> Option<(GroupId, usize)> {
     let map = cached_map::read(node)?;
     map.group_of(target.id).map(|group| (group.id, group.members.len()))
 }
 
 /// Returns the error text for a target of this node whose directory is missing, with the possible
-/// remedies. `group` is the group of the target and the number of its members.
+/// remedies. `group` is the group of the target, with the number of members of this group.
 fn missing(target: &Target, group: Option<(GroupId, usize)>) -> String {
     let Target { id, consistency, kind, .. } = target;
     // The text is short, because the cluster map truncates the path and this text together to
@@ -337,7 +337,8 @@ mod tests {
         ];
         assert!(words.iter().all(|word| lost.contains(word)), "{lost}");
         assert!(!lost.contains("--init"), "{lost}");
-        // The other members of its group have the data of a metadata target.
+        // The other members of a metadata group also have the data of the target, so the data are
+        // not lost.
         let metadata = Target::new(TargetId::new(6), TargetKind::Metadata, NodeId::new(3), "/a");
         let in_group = missing(&metadata, Some((GroupId::new(7), 2)));
         assert!(in_group.contains("`skep group remove 7 6`"), "{in_group}");

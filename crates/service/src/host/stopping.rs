@@ -1,10 +1,11 @@
 //! The stop of the targets when the service ends.
 //!
-//! A primary of a metadata group that stops hands its group over to another member. Then the thread
-//! of the old primary ends with `Deposed`, as after each change of its role. The node reopens such
-//! a target, and stops the target in its new role: as a backup member, the target releases the
-//! lease of the primary, so that the new primary need not wait. The node also reopens and stops a
-//! target whose role has changed just before the signal.
+//! When the primary of a metadata group stops, it first hands over its group to another member.
+//! Then the thread of the old primary ends with `Deposed`, as after each change of its role. The
+//! node reopens the old primary as a backup member, and stops it in this role. A backup member that
+//! stops releases the lease of the primary, so that the new primary need not wait for the end of
+//! the lease. The node also reopens and stops a target whose role has changed just before the
+//! signal.
 //!
 //! The module `targets` starts and watches the threads.
 
@@ -55,8 +56,8 @@ impl ServingNode {
         }
     }
 
-    /// Removes the targets that only wait to be opened in their new role from the list of unserved
-    /// targets. Returns the directories of these targets.
+    /// Some unserved targets only wait until the node opens them in their new role. Removes these
+    /// targets from the list of unserved targets, and returns their directories.
     fn take_reopening(&self) -> Vec<PathBuf> {
         let mut unserved = self.unserved.borrow_mut();
         let all = std::mem::take(&mut *unserved);

@@ -18,7 +18,7 @@ const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 /// Interval of the log lines about a problem that stays the same.
 const LINE_INTERVAL: Duration = Duration::from_secs(600);
-/// Time for which a target must have been served since its last start to count as repaired.
+/// A target counts as repaired when the node has served it for this time since its last start.
 const REPAIRED_AFTER: Duration = Duration::from_secs(300);
 
 /// A target that the node does not serve.
@@ -115,7 +115,8 @@ impl UnservedTarget {
 
 fn log(path: &Path, error: &Error) {
     let path = path.display().to_string();
-    // Many errors begin with the path, which is already in the log line.
+    // Many errors begin with the path. Remove the path from the error, because the log line already
+    // contains it.
     let reason = error.context().strip_prefix(&format!("{path}: ")).unwrap_or(error.context());
     tracing::error!(
         "this node does not serve the target in {path}: {reason}; the node retries at intervals of \

@@ -135,7 +135,8 @@ impl<'a> OwnerChange<'a> {
             }
             let path = path.join(OsStr::from_bytes(name.to_bytes()));
             match openat2(directory, name, OPEN, Mode::empty(), ResolveFlags::NO_XDEV) {
-                // A running service has removed the file.
+                // A running service has removed the file in the meantime, so there is nothing to
+                // change.
                 Err(Errno::NOENT) => {}
                 Err(Errno::XDEV) => {
                     let mounted = statat(directory, name, AtFlags::SYMLINK_NOFOLLOW);

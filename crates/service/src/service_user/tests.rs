@@ -9,7 +9,7 @@ fn user() -> ServiceUser {
     ServiceUser { name: "skep".into(), uid: OTHER, gid: OTHER }
 }
 
-/// A directory of a target of root, beside a file of the host.
+/// A target's directory that belongs to root, and a file of the host next to the directory.
 struct Site {
     scratch: tempfile::TempDir,
 }
@@ -58,7 +58,7 @@ fn user_is_found_by_its_whole_name() {
 }
 
 #[test]
-fn owner_of_a_root_directory_changes_to_the_user_once() {
+fn second_change_of_owners_affects_only_new_files() {
     let site = Site::new();
     symlink(site.path("host"), site.path("target/link")).unwrap();
     std::fs::create_dir(site.path("target/lost+found")).unwrap();
@@ -78,7 +78,7 @@ fn owner_of_a_root_directory_changes_to_the_user_once() {
 /// After an interruption, the top directory still belongs to root, and finished subdirectories
 /// belong to the user.
 #[test]
-fn interrupted_change_of_the_owner_continues() {
+fn next_call_completes_an_interrupted_change_of_owners() {
     let site = Site::new();
     for name in ["target/a", "target/a/b"] {
         chown(site.path(name), Some(OTHER), Some(OTHER)).unwrap();
@@ -130,7 +130,7 @@ fn user_can_read_settings_but_not_change_them() {
     assert!(error.context().contains("could replace"), "{error}");
 }
 
-/// The directory of the settings may be the home of root.
+/// The settings may be in the home of root, so the mode of this directory must not change.
 #[test]
 fn settings_directory_other_than_etc_skep_keeps_its_mode() {
     let site = Site::new();
