@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn idle_share_is_computed_from_two_readings_of_the_kernel() {
+    fn share_of_idle_time_comes_from_two_readings_of_proc_stat() {
         let begin = Ticks::parse("cpu  10 0 10 70 10 0 0 0 5 0\ncpu0 1 2").expect("all fields");
         assert_eq!(begin, Ticks { all: 100, idle: 80 });
         let end = Ticks::parse("cpu  60 0 60 170 10 0 0 0 9 0").expect("all fields");

@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn programs_are_read_from_the_messages_of_cargo() {
+    fn built_programs_are_found_in_the_messages_of_cargo() {
         let message = |test: bool, executable: &str| {
             format!(
                 "{{\"reason\":\"compiler-artifact\",\"manifest_path\":\"/top/testkit/Cargo.toml\",\

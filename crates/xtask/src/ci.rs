@@ -50,7 +50,7 @@ const STEPS: &[Step] = &[
     Step { name: "page", needs_machine: true, budget: 10, run: test_page },
     Step { name: "test", needs_machine: true, budget: 590, run: test },
     Step { name: "docs", needs_machine: false, budget: 20, run: check_docs },
-    // The step `test` fuzzes the decoder of kernel requests.
+    // This step does not fuzz the decoder of kernel requests, because the step `test` does so.
     Step {
         name: "fuzz", needs_machine: false, budget: 40,
         run: || fuzz::run(&fuzz::Options::default()),
@@ -177,7 +177,8 @@ pub(crate) fn run(options: &Options) -> Outcome {
     if steps.iter().any(|step| step.needs_machine) {
         needs::check()?;
     }
-    // Outputs of the last step show that an earlier run has completed all steps.
+    // If the last step has left outputs, an earlier run has built everything, so the smaller budget
+    // applies.
     let is_built = root().join(black_box::LOGS).exists();
     let budget = if is_built { BUDGET_WITHOUT_BUILDS } else { BUDGET };
     let mut report: Vec<(&Step, Duration, Outcome)> = Vec::new();

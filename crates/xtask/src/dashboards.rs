@@ -221,7 +221,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn queries_use_only_metrics_and_labels_of_the_catalog() {
+    fn dashboard_queries_use_only_known_metrics_and_labels() {
         let metric = Regex::new(r"(skep_[a-z0-9_]+)\{([^}]*)\}").unwrap();
         let matcher = Regex::new(r#"([a-z_]+)(?:=~|!=|=)""#).unwrap();
         let known = skep_metrics::catalog::all();
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn panels_fill_the_grid_without_overlap() {
+    fn dashboard_panels_fill_the_grid_without_overlap() {
         for dashboard in DASHBOARDS {
             let mut used = BTreeSet::new();
             for panel in panels(dashboard.panels) {
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn tables_have_rows_by_target_and_a_unit_for_each_column() {
+    fn dashboard_tables_have_target_rows_and_a_unit_per_column() {
         let all = DASHBOARDS.iter().flat_map(|it| it.panels);
         let tables: Vec<_> = all.filter(|panel| panel.form == Form::Table).collect();
         assert!(!tables.is_empty());

@@ -12,8 +12,8 @@ use skep_wire::frame::{HEADER_BYTES, Header};
 pub struct Decoder {
     /// Name of the decoder, and of its fuzz target in `fuzz/`.
     pub name: &'static str,
-    /// Decodes bytes. Panics if the decoder accepts the bytes and the encoding of the value has
-    /// other bytes.
+    /// Decodes bytes. If the decoder accepts the bytes, encodes the decoded value again. Panics if
+    /// the encoding differs from the bytes.
     pub check: fn(&[u8]),
     /// Returns valid inputs of the decoder. Valid inputs of the decoders for messages are in
     /// `vectors/wire` instead.

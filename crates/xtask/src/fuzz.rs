@@ -122,7 +122,7 @@ fn write_corpus(seeds: &[(&str, Vec<u8>)]) -> Outcome {
     Ok(())
 }
 
-/// A round of a decoder that failed.
+/// A failed round, in which a decoder violated the checked property.
 #[derive(Debug)]
 struct Failure {
     /// Number of the round, from 1.
@@ -151,13 +151,13 @@ fn fails(decoder: &Decoder, input: &[u8]) -> bool {
 /// Checks the inputs in `directory`, which once failed. A missing directory has no inputs.
 ///
 /// # Errors
-/// Names the file whose input still fails, or that has no input.
+/// Names the first file whose input still fails, or which contains no input.
 fn check_earlier_failures(decoder: &Decoder, directory: &Path) -> Outcome {
     let mut paths: Vec<_> =
         fs::read_dir(directory).into_iter().flatten().flatten().map(|it| it.path()).collect();
     paths.sort();
     for path in paths {
-        let failed = |what: &str| format!("cannot pass the check of {}: {what}", path.display());
+        let failed = |what: &str| format!("the input in {} fails: {what}", path.display());
         let text = fs::read_to_string(&path).map_err(|error| failed(&error.to_string()))?;
         let input =
             vectors::from_hex(text.trim()).ok_or_else(|| failed("expected hexadecimal digits"))?;
@@ -192,8 +192,8 @@ fn new_seed() -> u64 {
     now.as_nanos() as u64
 }
 
-/// Checks the inputs of one decoder that once failed, and then fuzzes the decoder. `seeds` has the
-/// valid inputs of all decoders.
+/// Checks the inputs with which one decoder failed in earlier runs, and then fuzzes the decoder.
+/// `seeds` has the valid inputs of all decoders.
 ///
 /// # Errors
 /// Fails like [`run`].

@@ -70,8 +70,8 @@ pub(crate) fn run() -> Outcome {
 }
 
 /// Lists the sentences that match a pattern of unclear language, in the areas (crates and folders)
-/// whose names begin with `prefix`.
-/// With `lower`, stores the counts that have fallen instead.
+/// whose names begin with `prefix`. With `lower`, lists nothing, and stores the number of such
+/// sentences of each area in which this number has fallen.
 ///
 /// # Errors
 /// Fails if a file cannot be read or written.

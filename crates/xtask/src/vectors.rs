@@ -172,9 +172,9 @@ pub(crate) fn stored() -> Outcome<Vec<Vector>> {
 /// to find contradictions of this kind.
 fn show(frame: &[u8]) -> Value {
     let bytes = frame[..HEADER_BYTES].try_into().expect("a frame has a header");
-    let (header, crc) = Header::parse(bytes).expect("our frames parse");
+    let (header, crc) = Header::parse(bytes).expect("the frames of examples are valid");
     let (body, data) = frame[HEADER_BYTES..].split_at(header.body_bytes as usize);
-    check_body(body, crc).expect("our bodies have their checksum");
+    check_body(body, crc).expect("the bodies of examples have correct checksums");
     let line = catalog::message(header.message).expect("examples are of known messages");
     let recoded = catalog::recode(header.message, header.is_reply(), body);
     assert_eq!(recoded, Some(Ok(body.to_vec())), "{}", line.name);
@@ -188,8 +188,9 @@ fn show(frame: &[u8]) -> Value {
 
 fn read_all(fields: &[skep_types::codec::FieldDoc], bytes: &[u8]) -> Map<String, Value> {
     let mut r = Reader::new(bytes);
-    let shown = schema::read(fields, &mut r).expect("encoded by the same layout");
-    r.finish().expect("nothing beyond the declared fields");
+    let shown = schema::read(fields, &mut r)
+        .expect("the encoder and the declared layout have the same fields");
+    r.finish().expect("the encoder writes only the declared fields");
     shown
 }
 

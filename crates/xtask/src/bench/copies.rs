@@ -118,7 +118,7 @@ struct Turn {
 /// Starts a cluster with this number of copies of metadata, and measures the cluster.
 fn measure(copies: &str, options: &Options, top: &Path) -> Outcome<Turn> {
     let program = root().join("target/release/skep");
-    // The monitor also sends requests to idle services.
+    // Start no monitor, because it would send requests to the idle services.
     let more = ["--no-monitor", "--metadata-copies", copies];
     let running = start_skep(&program, &top.join("copies"), &more, &[])?;
     std::thread::sleep(SETTLING);
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn processor_time_is_read_if_a_name_has_parentheses() {
+    fn processor_time_is_read_for_a_program_name_with_parentheses() {
         let stat = "7 (a (b) c) S 1 7 7 0 -1 4194560 9 0 0 0 31 11 0 0 20 0 3 0 55 1 2";
         assert_eq!(ticks(stat), Some(42));
         assert_eq!((ticks("7 (a) S 1 7"), ticks("")), (None, None));

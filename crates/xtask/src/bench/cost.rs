@@ -47,8 +47,8 @@ pub(crate) struct Options {
     directory: PathBuf,
 }
 
-/// Workloads that run with the same number of processes and need no files of the workloads in
-/// another part.
+/// A part of a measurement: workloads that run with the same number of processes. No workload of a
+/// part needs files that a workload of another part has created.
 struct Part {
     processes: u64,
     workloads: &'static [Workload],
@@ -209,9 +209,9 @@ pub(super) fn median_and_interval(sorted: &[f64]) -> Option<(f64, f64, f64)> {
     Some((sorted[left_out], middle, sorted[count - 1 - left_out]))
 }
 
-/// Compares the interval of a workload with the limit. A workload costs more than the limit if even
-/// the lower end is above the limit: the median is above the limit, and the interval excludes the
-/// limit.
+/// Compares the interval of a workload with the limit. A workload costs more than the limit only if
+/// even the lower end of its interval is above the limit. A workload is undecided if its interval
+/// contains the limit.
 fn verdict(from: f64, to: f64) -> &'static str {
     if from > 1.0 + LIMIT {
         "above the limit"
@@ -225,9 +225,9 @@ fn verdict(from: f64, to: f64) -> &'static str {
 /// Returns a table with the ratios of the processor times, and the names of the workloads that cost
 /// more than the limit.
 ///
-/// An undecided workload is no failure. With the median alone, half of the runs would fail for a
-/// workload that costs exactly the limit, and with many workloads almost every run would fail. The
-/// table shows which workloads are undecided, and additional pairs reduce the intervals.
+/// An undecided workload is no failure. If only the median counted, a workload that costs exactly
+/// the limit would fail in half of the runs. With many such workloads, almost every run would fail.
+/// The table shows which workloads are undecided, and additional pairs reduce the intervals.
 fn judged(rows: &[Row]) -> (String, Vec<String>) {
     let columns = format!("{:>8} {:>8} {:>8}", "median", "from", "to");
     let mut text = format!("{:<40} {columns}  (95 %)\n", "workload, processes");
@@ -249,7 +249,7 @@ fn judged(rows: &[Row]) -> (String, Vec<String>) {
 }
 
 /// Measures the processor time of clusters with statistics and of clusters without statistics, and
-/// prints the ratio of both times.
+/// prints the ratio of these two times.
 ///
 /// # Errors
 /// - Describes the reason why a cluster could not be built, started or measured.

@@ -264,7 +264,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rates_ratios_and_cpu_are_shown_for_each_system() {
+    fn report_shows_rates_ratios_and_cpu_time_of_each_system() {
         let measurement = |system, seconds| Measurement {
             system,
             workload: Workload::SequentialWrite,

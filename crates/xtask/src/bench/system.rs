@@ -149,7 +149,7 @@ fn wait_for(what: &str, mut is_true: impl FnMut() -> bool) -> Outcome {
     let deadline = Instant::now() + Duration::from_secs(60);
     while !is_true() {
         if Instant::now() > deadline {
-            return Err(format!("no success within a minute: {what}"));
+            return Err(format!("gave up after a minute of attempts: {what}"));
         }
         std::thread::sleep(Duration::from_millis(50));
     }
@@ -162,7 +162,8 @@ fn own_address() -> Outcome<String> {
     let all = output("hostname", &["-I"])?;
     let first = all.split_whitespace().next();
     first.map(str::to_owned).ok_or_else(|| {
-        "cannot start peers: this host has only the loopback address; configure another one".into()
+        "cannot start peers: this host has only the loopback address; configure another address"
+            .into()
     })
 }
 

@@ -59,8 +59,8 @@ fn check_sealed(bytes: &[u8]) {
         check_round_trip(RaftLogHead::from_file(&bytes), &bytes, RaftLogHead::to_file);
         check_round_trip(RaftSnapshot::from_file(&bytes), &bytes, RaftSnapshot::to_file);
         check_round_trip(TargetState::from_file(&bytes), &bytes, TargetState::to_file);
-        // The decoder also reads a mark of version 4. The encoder writes this mark in the newest
-        // version.
+        // The decoder also reads marks of version 4, but the encoder writes only the newest
+        // version. So the encoding of a mark of version 4 has other bytes.
         let mark = MemberMark::from_file(&bytes);
         if bytes.get(8..10) != Some(&4_u16.to_le_bytes()[..]) {
             check_round_trip(mark, &bytes, MemberMark::to_file);
@@ -127,7 +127,7 @@ fn check_log(bytes: &[u8]) {
     if let Ok(scan) = log::scan(LOG_OWNER, Lsn::new(1), bytes) {
         let encode = |record: &log::Record| {
             log::encode_record(LOG_OWNER, record.epoch, record.lsn, record.synced, &record.payload)
-                .expect("what was read can be written")
+                .expect("a record that the scan has read can be encoded")
         };
         let again: Vec<u8> = scan.records.iter().flat_map(encode).collect();
         assert_eq!(again, bytes[..scan.end], "the log differs when encoded again");
@@ -262,7 +262,7 @@ fn check_region_page(bytes: &[u8]) {
     let mut page = bytes.to_vec();
     page.resize(PAGE_BYTES as usize, 0);
     if let FoundPage::Whole(header, checksums) = chunk::read_page(&page) {
-        assert_eq!(header.to_page(&checksums)[..], page[..], "the page differs when made again");
+        assert_eq!(header.to_page(&checksums)[..], page[..], "the page differs when encoded again");
     }
 }
 

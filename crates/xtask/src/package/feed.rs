@@ -142,7 +142,7 @@ impl<'a> Feed<'a> {
 
     /// Signs a list.
     fn sign(&self, form: &str, list: &Path, to: &Path) -> Outcome {
-        let key = self.key.ok_or("cannot sign the lists: no key is named")?;
+        let key = self.key.ok_or("cannot sign the lists: name a key with --sign")?;
         let arguments = ["--batch", "--armor", "--local-user", key, "--output", "-", form];
         replace(to, &output("gpg", &[&arguments[..], &[text(list)?]].concat())?)
     }

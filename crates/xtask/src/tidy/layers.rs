@@ -49,7 +49,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("skep-plan", &["skep-format"]),
     // Changes settings of the host. This crate replaces files durably, in the same way as services.
     ("skep-tune", &["skep-store"]),
-    // Asks services as a client does, and reads settings as a service does.
+    // Sends requests to services as a client does, and reads settings as a service does.
     ("skep-monitor", &["skep-wire", "skep-cluster", "skep-env", "skep-rpc", "skep-metrics",
         "skep-exporter", "skep-stats", "skep-service"]),
     // Starts the program `skep` on hosts over ssh, and uses none of its libraries.
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn manifests_inherit_from_the_workspace() {
+    fn manifest_without_workspace_lints_or_versions_is_refused() {
         let workspace = "[a]\n\n[workspace.lints.rust]\nmissing_docs = \"deny\"\n[b]\nc = \"d\"\n";
         let count = |manifest| check_manifest("x", manifest, workspace).len();
         assert_eq!(

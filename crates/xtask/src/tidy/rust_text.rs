@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn literals_are_found_in_every_spelling() {
+    fn string_literals_of_every_form_are_found() {
         let found = texts("f(\"a // b\", b\"c\", r#\"d \"e\" f\"#, '\"', '\\'', \"g \\\n   h\")");
         let expected = [(1, "a // b"), (1, "c"), (1, "d \"e\" f"), (1, "g h")];
         let expected = expected.map(|(line, text)| (line, Kind::Literal, text.to_owned()));

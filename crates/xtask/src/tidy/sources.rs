@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn structs_with_many_fields_are_refused_in_the_core() {
+    fn structs_with_many_fields_are_refused_in_core_crates() {
         let fields = "    /// A field: with a doc.\n    pub(crate) a: u8,\n";
         let of = |count| format!("//! X.\npub struct A {{\n{}}}\n", fields.repeat(count));
         assert_eq!(check_rust("crates/client/src/a.rs", &of(MAX_FIELDS)).len(), 0);

@@ -33,7 +33,9 @@ fn problems_of(semantics: &str, page: &str, sources: &[(PathBuf, String)]) -> Pr
             found(format!("{SEMANTICS} has no statement {number}"));
         }
         let Some((tests, change)) = row(line) else {
-            found("write three cells: the statement, its tests, and the change that fails".into());
+            found(
+                "write three cells: the statement, its tests, and a change that they notice".into(),
+            );
             continue;
         };
         let named = tests_in(tests);
@@ -59,8 +61,8 @@ fn row(line: &str) -> Option<(&str, &str)> {
     cells.next().is_none().then_some((tests.trim(), change.trim()))
 }
 
-/// Returns the tests in a cell, each as its file and its function. A file is followed by its
-/// functions.
+/// Returns the tests in a cell, each as its file and its function. A cell names a file first, and
+/// then the functions in this file.
 fn tests_in(cell: &str) -> Vec<(&str, &str)> {
     let mut file = "";
     let mut tests = Vec::new();

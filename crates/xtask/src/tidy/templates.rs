@@ -42,7 +42,7 @@ pub(super) fn check() -> Outcome<Problems> {
     let script = read(Path::new(SCRIPT))?;
     let mut problems = Problems::new();
     if script.len() > LIMIT {
-        problems.push(format!("{SCRIPT}: it has {} bytes, and the limit is {LIMIT}", script.len()));
+        problems.push(format!("{SCRIPT} has {} bytes: shorten it to {LIMIT}", script.len()));
     }
     for (name, form) in &TEMPLATES {
         let text = read(Path::new(name))?;
