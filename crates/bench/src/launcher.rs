@@ -63,10 +63,12 @@ impl Host {
 pub(crate) fn processes(hosts: &[Host], per_host: u32) -> Result<u32> {
     let refuse = |what: String| Err(Error::new(ErrorCode::InvalidArgument, what));
     if hosts.is_empty() {
-        return refuse("invalid number of hosts 0: expected at least 1".into());
+        return refuse("cannot run a benchmark on 0 hosts: name at least one host".into());
     }
     if per_host == 0 {
-        return refuse("invalid number of processes for each host 0: expected at least 1".into());
+        return refuse(
+            "cannot run a benchmark with 0 processes per host: expected at least 1".into(),
+        );
     }
     if hosts.len() > MAX_HOSTS {
         return refuse(format!(
@@ -82,7 +84,10 @@ pub(crate) fn processes(hosts: &[Host], per_host: u32) -> Result<u32> {
     }
     for (index, host) in hosts.iter().enumerate() {
         if hosts[..index].iter().any(|other| other.name == host.name) {
-            return refuse(format!("host {} is named twice", host.name));
+            return refuse(format!(
+                "host {} is listed twice; remove one of the two entries",
+                host.name
+            ));
         }
     }
     let all = per_host.saturating_mul(hosts.len() as u32);

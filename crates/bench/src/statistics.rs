@@ -118,8 +118,8 @@ mod tests {
     #[test]
     fn much_slower_first_repetition_counts_as_a_warm_up() {
         assert_eq!(warm_up(&[75.0, 100.0, 98.0, 102.0]), Some(0.25));
-        // The four lists have too few values, a small difference, a high variation of all values,
-        // and a fast first value.
+        // In this order, the next four lists have too few values, a small difference, a high
+        // variation of all values, and a fast first value.
         assert_eq!(warm_up(&[75.0, 100.0]), None);
         assert_eq!(warm_up(&[97.0, 100.0, 101.0]), None);
         assert_eq!(warm_up(&[75.0, 80.0, 100.0]), None);

@@ -177,7 +177,8 @@ pub enum Subject {
     ChunkSize,
     /// The policy that chooses targets.
     Chooser,
-    /// The program, or the number of its processes. No pattern can change these.
+    /// The program, or the number of its processes. No pattern can change the program or this
+    /// number.
     Program,
 }
 

@@ -1,5 +1,5 @@
-//! Balance values: how evenly the metadata targets share the work, and how evenly space and files
-//! lie on the targets, as one value each. Also the rules that report uneven work or space.
+//! Balance values: how evenly the work, the used space and the files are distributed over the
+//! targets, as one value for each of the three. Also the rules that report uneven work or space.
 //!
 //! A value is the mean of all compared targets divided by the highest value of a target, in
 //! percent. It is 100 % if all targets have the same value. If one of `n` targets has everything,
@@ -140,8 +140,9 @@ fn answers(target: &Target) -> bool {
 }
 
 /// Returns the metadata targets that answer, are the primary of a group, and whose work is known.
-/// Each has its number of requests. Only primaries get requests of clients. A target that does not
-/// answer has another finding, and would make the work of the other targets seem uneven.
+/// Returns each target with its number of requests. Only primaries get requests of clients. Another
+/// rule reports a target that does not answer. Here, such a target would make the work of the other
+/// targets seem uneven.
 fn requests_of_primaries(work: &WorkByTarget, map: &ClusterMap) -> Vec<(u32, u64)> {
     let groups = map.groups.iter().filter(|group| group.kind == TargetKind::Metadata);
     let primaries = groups.filter_map(|group| map.target(group.primary));
@@ -307,8 +308,8 @@ pub fn of_files(file_systems: &[FileSystem<'_>], kind: TargetKind) -> Balance {
 
 /// Returns a finding if one metadata target is busy and gets far more requests than the other
 /// metadata targets. `work` covers a minute or more. `evidence` covers the newest seconds, and the
-/// target must be busy in them as well. `found` are the causes of slowness. If one of them names
-/// the user or the directory that keeps the target busy, returns no finding.
+/// target must be busy in these seconds as well. `found` are the causes of slowness. If a cause in
+/// `found` names the user or the directory that keeps the target busy, returns no finding.
 pub fn uneven_work(
     (work, evidence): (&WorkByTarget, &Evidence),
     map: &ClusterMap,
@@ -353,8 +354,8 @@ pub fn uneven_work(
     })
 }
 
-/// Returns a finding if one storage target is far fuller than the other storage targets. A target
-/// that is low on free space has another finding, so it has none here.
+/// Returns a finding if one storage target is far fuller than the other storage targets. Returns no
+/// finding for a target that is low on free space, because another rule reports it.
 pub fn uneven_space(map: &ClusterMap) -> Option<Cause> {
     let file_systems = of_storage(map);
     let (fullest, used) = fullest(&file_systems).filter(|_| file_systems.len() > 1)?;

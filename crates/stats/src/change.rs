@@ -66,8 +66,8 @@ fn comparable<'a>(
 /// service has restarted since then, the changes are counted from the start of the service.
 ///
 /// When a service replaces an account of load, it adds the load of the old account to the account
-/// [`LEFT_OUT`]. That load is not new, so this function subtracts it from the change of
-/// [`LEFT_OUT`].
+/// [`LEFT_OUT`]. The load of the old account is not new, so this function subtracts it from the
+/// change of [`LEFT_OUT`].
 pub(crate) fn changes<'a>(
     before: Option<&ServiceFigures>,
     now: &'a ServiceFigures,

@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn traffic_of_interfaces_is_the_growth_in_each_second() {
+    fn interface_traffic_is_the_growth_of_counters_per_second() {
         let of = |second: u64, count: i64| {
             let figures = [
                 ("eth0", "received_bytes", 4000 * count),

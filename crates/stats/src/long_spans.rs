@@ -23,7 +23,8 @@ pub const RULES: [&str; 6] = [
 
 /// Minimum number of syncs of a log. With fewer syncs, the rule does not judge their durations.
 const FEWEST_SYNCS: u64 = 20;
-/// Share of the log syncs that must not take longer than the limit.
+/// Share of the syncs of a log that must not take longer than the limit that [`slow_log_syncs`]
+/// gets.
 const SLOW_SHARE: f64 = 0.99;
 
 /// Returns a finding if the queue of a target is long and becomes longer. `before` and `now` are

@@ -22,15 +22,17 @@ use skep_wire::traces::{TraceRecord, TraceWait};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-/// A report omits parts of the time whose share of the duration is smaller than `SMALLEST_SHARE`.
+/// A report omits each [`Part`] whose share of the operation's duration is smaller than
+/// `SMALLEST_SHARE`.
 const SMALLEST_SHARE: f64 = 0.005;
-/// Maximum number of requests in a report. If there are more, the report contains the longest ones.
+/// Maximum number of requests in a report. If there are more requests, the report contains the
+/// longest of them.
 const MAX_REQUESTS: usize = 12;
 
 /// A part of the time of an operation.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Part {
-    /// Share of the duration, between 0 and 1.
+    /// This part as a share of the operation's duration, between 0 and 1.
     pub share: f64,
     /// Time in milliseconds.
     pub ms: f64,
@@ -42,7 +44,7 @@ pub struct Part {
     /// Description of the part in words.
     pub what: String,
     /// Time that requests of the same kinds usually spend in this stage at targets of the same
-    /// kind, in milliseconds. `None` if it is unknown.
+    /// kind, in milliseconds. `None` if the usual time is unknown.
     pub usual_ms: Option<f64>,
 }
 
@@ -123,8 +125,8 @@ fn milliseconds(us: u64) -> f64 {
     us as f64 / 1e3
 }
 
-/// Returns the record that covers the whole operation. This is the record of the mount. If
-/// there is no such record, it is the longest record.
+/// Returns the record that covers the whole operation: the record of the mount, or the longest
+/// record if the mount has not recorded the operation.
 fn whole(records: &[TraceRecord]) -> Option<&TraceRecord> {
     records.iter().max_by_key(|it| (it.service == "mount", it.duration_us))
 }
@@ -407,7 +409,8 @@ impl Place {
     }
 }
 
-/// Describes a wait for a group that did not serve a request: it did not answer, or refused it.
+/// Describes a wait for a group that did not serve a request: the group did not answer, or refused
+/// the request.
 fn unanswered(map: &ClusterMap, wait: &TraceWait) -> String {
     let TraceWait { group, target, served_by, error, .. } = wait;
     let error = escape_controls(error);
@@ -415,7 +418,8 @@ fn unanswered(map: &ClusterMap, wait: &TraceWait) -> String {
         return format!("waiting for group {group}, which had no member that serves: {error}");
     }
     let name = names::target(map, target.raw());
-    // The error begins with the name of the target, which the text has already.
+    // The error begins with the name of the target. Remove this name, because the text already
+    // contains it.
     let (_, short) = name.split_once(' ').unwrap_or_default();
     let mut error = &*error;
     for repeated in [short.to_owned(), format!("target {target}")] {

@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn hostile_texts_cannot_forge_markup() {
+    fn hostile_texts_cannot_forge_xml_markup() {
         let text = escaped("</a><b c=\"d\">&\u{1b}[2J\u{0}\u{ffff}\r\n");
         let expected = "&lt;/a&gt;&lt;b c=&quot;d&quot;&gt;&amp;\u{fffd}[2J\u{fffd}\u{fffd}";
         assert_eq!(text, format!("{expected}&#13;&#10;"));

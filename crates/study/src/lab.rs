@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn limit_of_a_server_is_the_lower_of_its_link_and_targets() {
+    fn server_limit_is_the_lower_rate_of_its_link_and_targets() {
         let of = |keys: &str| {
             let limit =
                 limit(&of(&format!("shape = 'small', targets = 2, {keys}")).expect("a lab"));

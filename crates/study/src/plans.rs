@@ -100,7 +100,10 @@ mod tests {
                 plan.check_system(&system).unwrap_or_else(|error| panic!("{name}: {error}"));
             }
             assert_eq!(plan.lab.is_none(), *name == "site", "{name}");
-            assert!(order::list(&plan).len() <= 400, "{name} is done in an afternoon");
+            assert!(
+                order::list(&plan).len() <= 400,
+                "the runs of {name} take at most an afternoon"
+            );
         }
     }
 

@@ -120,7 +120,7 @@ pub fn compare(
 }
 
 /// Returns a series together with the results of a study. `None` means that the study has results
-/// for fewer than two points, which have no shape.
+/// for fewer than two points, because a single point has no shape.
 fn compare_series(report: &Report, series: &Series) -> Result<Option<ComparedSeries>> {
     let mut found: Vec<(&Point, f64, usize)> = Vec::new();
     let mut quantities: BTreeSet<Quantity> = BTreeSet::new();

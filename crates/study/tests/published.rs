@@ -18,7 +18,7 @@ fn directory(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../docs/studies").join(name)
 }
 
-/// Rounds a number in the way in which the published text does.
+/// Rounds a number as the published text rounds its numbers.
 fn rounded(number: f64) -> u32 {
     number.round() as u32
 }

@@ -168,7 +168,10 @@ impl Plan {
         must(!self.path.ends_with('/'), "the path (-o) must name a file, not a directory");
         must(self.write || self.read, "the plan does nothing: enable writing (-w) or reading (-r)");
         must(self.transfer_bytes > 0, "the transfer size (-t) must not be 0");
-        must(self.transfer_bytes <= MAX_TRANSFER_BYTES, "the transfer size (-t) is at most 1 GiB");
+        must(
+            self.transfer_bytes <= MAX_TRANSFER_BYTES,
+            "the transfer size (-t) must be at most 1 GiB",
+        );
         must(
             self.transfer_bytes.is_multiple_of(unit),
             &format!("the transfer size (-t) must be a multiple of {unit} bytes"),

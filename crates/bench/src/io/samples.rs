@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn number_of_samples_is_bounded_and_covers_the_whole_phase() {
+    fn bounded_number_of_samples_covers_the_whole_phase() {
         let mut sampler = Sampler::new(MS);
         let count = 10 * MAX_SAMPLES as u32;
         for number in 1..=count {

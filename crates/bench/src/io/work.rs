@@ -256,7 +256,8 @@ impl Engine for IoEngine {
             return;
         }
         // A process that died may not have created its file, so a missing file is not an error. A
-        // run creates files only where none existed, so this removes no file of other programs.
+        // run creates files only where none existed, so this function removes no file of other
+        // programs.
         for rank in dead {
             if self.plan.file_per_process || *rank == 0 {
                 let _ = fs::remove_file(self.file_of(*rank));

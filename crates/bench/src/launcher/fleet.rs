@@ -57,8 +57,8 @@ pub(crate) struct Fleet {
 
 /// How the loop that waits for answers continues after an answer.
 enum Turn {
-    /// The answer is of a kind for which the loop does not wait, and does not show progress. So the
-    /// time limit does not start anew.
+    /// The loop does not wait for an answer of this kind. The answer shows no progress, so the time
+    /// limit does not start anew.
     Other,
     /// The phase has made progress, so the time limit starts anew.
     Moved,

@@ -74,8 +74,8 @@ fn send(out: &Out, message: &WorkerMessage) -> Result<()> {
 /// # Errors
 /// Fails if an order is malformed, or if an answer cannot be written.
 pub fn worker() -> Result<()> {
-    // When an agent exits, the kernel may send SIGHUP to workers of this agent that are stopped.
-    // This signal must not prevent a worker from removing its files.
+    // When an agent exits, the kernel may send SIGHUP to the stopped workers of this agent. This
+    // signal must not prevent a worker from removing its files.
     let _hang_up = skep_env::Signals::take(&[rustix::process::Signal::HUP.as_raw()])?;
     let mut input = BufReader::new(std::io::stdin());
     let Some(Order::Start { job, ranks, of, host }) = read_line(&mut input)? else {

@@ -18,7 +18,8 @@ impl Outcome<Plan> {
         Summary::of(&self.rates(phase))
     }
 
-    /// Returns the latencies of a phase over all repetitions, or `None` if the phase has none.
+    /// Returns the latencies of a phase over all repetitions, or `None` if no repetition has
+    /// latencies of this phase.
     pub fn latency(&self, phase: &str) -> Option<Latency> {
         let mut durations = Durations::default();
         for record in self.phases.iter().filter(|record| record.phase == phase) {

@@ -145,8 +145,8 @@ impl Engine for MetadataEngine {
     fn prepare(&mut self, step: &Step) -> Result<(), String> {
         let top = self.plan.test_directory(step.repetition, &self.seat.host);
         let makes = phase_named(&step.phase) == Some((Object::Tree, Act::Create));
-        // If the names contain no id of the run, a directory with this name may belong to an
-        // earlier run until this process has created the directory.
+        // If the names contain no id of the run, an existing directory with this name may belong to
+        // an earlier run. The directory belongs to this run only after this process has created it.
         self.current = (self.plan.run.is_some() || !makes).then(|| top.clone());
         if makes && self.seat.rank == 0 && !self.plan.separate_trees {
             fs::create_dir(&top).map_err(|error| match error.kind() {

@@ -275,8 +275,8 @@ mod tests {
         let slow: &[f64] = &[50.0, 49.0, 51.0, 50.0, 52.0];
         let judged = judge(&outcome(&[fine, fine, fine, slow]), Rules::default());
         assert_eq!((judged[3].target, judged[3].slower_by), (4, 0.5));
-        // Only one of 15504 orders of the samples is as extreme, and each of the four targets could
-        // be the slow target.
+        // Only one of 15504 orders of the samples is as extreme. The probability is four times as
+        // high, because each of the four targets could be the slow target.
         assert!((judged[3].confidence - (1.0 - 4.0 / 15_504.0)).abs() < 1e-9);
         assert_eq!(judged[0].confidence, 0.0);
     }

@@ -323,7 +323,8 @@ impl Engine for ToolEngine {
         }
         let Work::Io(plan) = &self.assignment.work else { return };
         // A process that died may not have created its files, so a missing file is not an error. A
-        // run creates files only where none existed, so this removes no file of other programs.
+        // run creates files only where none existed, so this function removes no file of other
+        // programs.
         for rank in dead.iter().filter(|rank| plan.file_per_process || **rank == 0) {
             if plan.write && !plan.use_existing && !self.tool().is_mpi() {
                 let _ = fs::remove_file(plan.file_of(*rank, &self.seat.host));

@@ -30,7 +30,7 @@ pub(super) fn command(plan: &Plan, is_write: bool, file: &str, rank: u32) -> Vec
     let mut all = words(["fio", "--name=skep", "--output-format=json", "--ioengine=psync"]);
     all.extend(words(["--thread", "--fallocate=none"]));
     all.extend([
-        // fio splits its list of file names at colons, so these must be escaped.
+        // fio splits its list of file names at colons, so colons in a name must be escaped.
         format!("--filename={}", file.replace(':', "\\:")),
         format!("--rw={order}"),
         format!("--bs={}", plan.transfer_bytes),

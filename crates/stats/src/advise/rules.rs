@@ -10,8 +10,8 @@ const FEWEST_FILES: u64 = 100;
 /// Minimum share of the files that must fit into a number of inline bytes before a rule proposes
 /// this number.
 const FITTING: f64 = 0.75;
-/// If a smaller share of the files fits into the current number of inline bytes, a rule proposes
-/// zero. Each larger file needs one more request for its first bytes.
+/// If less than this share of the files fits into the current number of inline bytes, a rule
+/// proposes zero. Each larger file needs one more request for its first bytes.
 const NOT_FITTING: f64 = 0.1;
 /// Size in bytes above which a file is large.
 const LARGE: u64 = 256 << 20;

@@ -104,7 +104,7 @@ fn all_targets_are_proposed_for_large_and_shared_files() {
 }
 
 #[test]
-fn advice_names_uneven_targets_of_servers_and_the_lost_rate() {
+fn advice_names_uneven_target_counts_and_the_lost_rate() {
     let uneven = Layout { width: 4, per_server: Some((1, 3)), ..DEFAULT };
     check(&seen(uneven), Subject::Chooser, "balanced", &["has 3 of the 4", "1.5 times", "67 %"]);
     for even in [(2, 2), (1, 2)] {

@@ -53,7 +53,7 @@ fn filled(used: &[u64]) -> ClusterMap {
 }
 
 #[test]
-fn balance_of_work_is_the_mean_divided_by_the_highest() {
+fn work_balance_is_mean_work_divided_by_the_highest_work() {
     let even = of_metadata_work(&work(&[5_000, 5_000], 90), &grouped());
     assert_eq!((even.percent, even.targets), (Some(100.0), 2));
     let uneven = of_metadata_work(&work(&[3_000, 1_000], 90), &grouped());
@@ -117,7 +117,7 @@ fn balance_of_space_compares_used_shares_of_file_systems() {
 }
 
 #[test]
-fn balance_of_files_is_the_mean_divided_by_the_highest() {
+fn file_balance_is_mean_count_divided_by_the_highest_count() {
     let of = |files: [u64; 4]| {
         let map = filled(&[40, 40, 40, 40]);
         let counted = |target: &Target| {
@@ -140,7 +140,7 @@ fn balance_of_files_is_the_mean_divided_by_the_highest() {
 }
 
 #[test]
-fn file_system_of_several_targets_has_their_least_free_space() {
+fn targets_on_one_file_system_count_once_in_the_space_balance() {
     let mut map = filled(&[40, 60, 20, 30]);
     map.targets.iter_mut().for_each(|target| target.capacity.file_system %= 2);
     map.targets.iter_mut().find(|it| it.id == TargetId::new(6)).unwrap().capacity.total_bytes = 0;

@@ -62,8 +62,8 @@ pub(super) fn attribute(record: &TraceRecord) -> BTreeMap<Place, Time> {
         add_call(&mut times, call, *share);
     }
     let own = (all - shares.iter().chain(&waited).sum::<f64>()).max(0.0);
-    // The mount's thread also runs while requests are open. That running time is already part of
-    // the requests' time.
+    // The mount's thread also runs while requests are open. This running time is already part of
+    // the requests' time, so count at most the rest of the duration.
     let running = f64::from(record.stages.processing_us).min(own);
     for (is_running, us) in [(true, running), (false, own - running)] {
         times.entry(Place::Mount { is_running }).or_default().us += us;

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 /// Maximum number of phases in a report.
 const MAX_PHASES: usize = 12;
-/// A report omits phases whose share of the whole time is smaller than this.
+/// A report omits phases with a smaller share of the whole time than this share.
 const SMALLEST_SHARE: f64 = 0.01;
 /// Operations whose purpose is to wait for a lock.
 const WAITS: [&str; 1] = ["setlkw"];
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn operations_of_a_mount_are_summed_by_target_and_stage() {
+    fn times_of_mount_operations_are_summed_by_target_and_stage() {
         let records = [
             operation("write", 5, 6_000),
             operation("write", 5, 2_000),

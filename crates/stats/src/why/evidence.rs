@@ -129,8 +129,8 @@ impl TargetEvidence {
         sum
     }
 
-    /// Returns the times of the focus's requests at this target. Returns `None` if the evidence of
-    /// the target has no entry for the client, user or job.
+    /// Returns the times at this target of the requests of the client, user or job in `focus`.
+    /// Returns `None` if the evidence of the target has no entry for this client, user or job.
     pub(super) fn times_of(&self, focus: &Focus) -> Option<Times> {
         let named =
             |causes: &BTreeMap<String, Times>, id: u32| causes.get(&id.to_string()).cloned();
@@ -142,8 +142,8 @@ impl TargetEvidence {
         }
     }
 
-    /// Whether requests of the focus may be missing from this evidence: the evidence has no entry
-    /// for the client, user or job, but it has an entry `other`.
+    /// Whether requests of the client, user or job in `focus` may be missing from this evidence:
+    /// the evidence has no entry for it, but has an entry `other`.
     pub(super) fn may_leave_out(&self, focus: &Focus) -> bool {
         let has_rest = match (focus.client, focus.user, focus.job) {
             (Some(_), ..) => self.clients.contains_key(LEFT_OUT),
@@ -317,7 +317,7 @@ impl Evidence {
         self.span_ns = self.span_ns.saturating_add(later.span_ns);
         for target in self.targets.values_mut() {
             for holder in target.holders.values_mut() {
-                // If there is later evidence about the same client, it replaces this value below.
+                // If `later` has an entry for the same client, the loop below replaces this value.
                 holder.ago_ns = holder.ago_ns.saturating_add(later.span_ns);
             }
             if target.open.oldest_ns > 0 {

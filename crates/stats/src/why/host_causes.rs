@@ -207,8 +207,8 @@ fn two_clocks(one: &Host<'_>, other: &Host<'_>, map: &ClusterMap) -> Option<Caus
         "compare both clocks with a third clock: `date -u` and `timedatectl` on each of the two \
          hosts show the time, and whether a time service adjusts the clock. Then {CLOCK_REMEDY}"
     );
-    // The finding needs one host as its object. Without a suspect, this is a host without
-    // management.
+    // The finding needs one host as its object. If neither clock is suspect, the finding is about a
+    // host without management.
     let object = suspect.unwrap_or(if behind.has_management() { ahead } else { behind });
     (difference.unsigned_abs() >= CLOCK_OFFSET_NS)
         .then(|| object.finding(map, "clock-differs", what, &remedy))

@@ -70,7 +70,7 @@ impl Reading {
                         reading.memory_stalled_ns = value;
                     }
                 }
-                // The value is in millionths.
+                // The value of this metric is in millionths, so 10,000 are one percent.
                 "skep_host_memory_dirty_ratio" => {
                     reading.dirty_percent = value.map(|it| it / 10_000);
                 }

@@ -10,7 +10,7 @@ use skep_types::{ClusterMap, TargetKind};
 
 /// Kind of the requests that wait for a lock of a program.
 const WAIT_LOCK: &str = "wait_lock";
-/// A report omits phases whose share of the whole time is smaller than this.
+/// A report omits phases with a smaller share of the whole time than this share.
 const SMALLEST_SHARE: f64 = 0.01;
 /// Maximum number of phases in a report.
 const MAX_PHASES: usize = 12;

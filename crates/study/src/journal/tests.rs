@@ -82,7 +82,7 @@ fn second_study_and_resume_with_another_plan_are_refused() {
 }
 
 #[test]
-fn unreadable_line_is_reported_with_its_number() {
+fn unreadable_journal_line_is_reported_with_its_number() {
     let scratch = tempfile::tempdir().expect("a directory");
     filled(scratch.path(), 3);
     let path = scratch.path().join(FILE);

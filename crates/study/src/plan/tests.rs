@@ -59,7 +59,7 @@ fn conditions_are_all_combinations_of_the_factor_values() {
 }
 
 #[test]
-fn pairs_of_hosts_and_processes_are_not_multiplied() {
+fn each_pair_of_hosts_and_processes_is_one_condition() {
     let plan = with("data-size = '1MiB'\ndata-per = 'process'\nclients = ['1x1', '2x1', '2x8']")
         .expect("a plan");
     let found: Vec<_> = plan.conditions().map(|(_, it)| (it.hosts, it.processes)).collect();

@@ -44,8 +44,8 @@ fn rate(limit: Limit, it: MinMax) -> f64 {
     }
 }
 
-/// Creates the journal of a study. The artificial results show a system with this limit, with some
-/// noise.
+/// Creates the journal of a study. The results are artificial: those of a system with the limit
+/// `limit`, and some noise.
 fn study(directory: &Path, limit: Limit) -> Contents {
     made_up(directory, PLAN, &|settings, random| {
         let chooser = settings.chooser.as_deref().unwrap_or("balanced");
@@ -215,7 +215,7 @@ fn negligible_difference_is_not_reported() {
 #[test]
 fn report_names_a_warm_up_of_the_first_runs() {
     let scratch = tempfile::tempdir().expect("a directory");
-    // The runs of each block are in the order of their numbers, and a block has at most ten.
+    // The runs of each block are in the order of their numbers, and a block has at most ten runs.
     let with_first = |share: f64, every: usize| {
         let mut contents = study(&scratch.path().join(format!("{share}-{every}")), Limit::Links);
         let mut blocks = BTreeMap::new();

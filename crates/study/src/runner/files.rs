@@ -90,8 +90,8 @@ pub(super) fn targets(path: &Path) -> Result<Option<Vec<Target>>> {
     Ok(Some(found))
 }
 
-/// Returns the targets of an application's files. Also counts these targets on each server in
-/// `all`, and returns the smallest and the largest count.
+/// Returns the targets of an application's files. Also returns the smallest and the largest number
+/// of these targets on a server. `all` has the targets of all servers.
 pub(super) fn allocation(files: &[Vec<Target>], all: &[Target]) -> Allocation {
     let used: BTreeSet<&Target> = files.iter().flatten().collect();
     let mut counts: BTreeMap<&str, u32> = all.iter().map(|it| (it.server.as_str(), 0)).collect();

@@ -59,7 +59,7 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     #[test]
-    fn the_barrier_waits_for_all_threads_that_have_not_left() {
+    fn barrier_waits_for_all_threads_that_have_not_withdrawn() {
         let meeting = Meeting::new(4);
         let arrived = AtomicUsize::new(0);
         std::thread::scope(|scope| {

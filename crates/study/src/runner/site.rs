@@ -146,7 +146,7 @@ impl Site {
                 path.push_str("/data");
                 if has_own_patterns {
                     for rank in 0..settings.processes_of_application() as usize {
-                        // The benchmark gives each process the file with this name.
+                        // The process with the rank `rank` uses the file with this name.
                         let file = here.join(format!("data.{rank:08}"));
                         create(&file, pattern(rank).as_deref())?;
                     }
@@ -346,7 +346,7 @@ fn application_of(record: &PhaseRecord, settings: &Settings) -> Result<Applicati
             operations: if has_operations { it.measure.operations } else { 0 },
         })
         .collect();
-    let no_duration = || Error::new(ErrorCode::Io, "an application reports a duration of 0");
+    let no_duration = || Error::new(ErrorCode::Io, "an application reports a duration of 0 s");
     let bytes_per_second =
         bandwidth(processes.iter().map(Share::of_bytes)).ok_or_else(no_duration)?;
     let operations = bandwidth(processes.iter().map(Share::of_operations));

@@ -211,7 +211,7 @@ fn calibration_finds_the_saturation_of_bandwidth() {
     let (end, events) = study(scratch.path(), SEARCH, &mut bench, None);
     assert_eq!(end.expect("run").done, 4);
     // With 8 hosts, 64 MiB take 0.17 s and a fixed time of 0.05 s. 512 MiB take 1.34 s and the same
-    // fixed time. Sizes beyond 512 MiB gain less than 5 %. The system has fewer than 16 hosts.
+    // fixed time. Sizes beyond 512 MiB gain less than 5 %.
     let found = events.iter().find_map(|event| match event {
         Event::Calibrated(found) => Some(*found),
         _ => None,

@@ -22,8 +22,7 @@ pub struct Normality {
     /// distribution of the sample and the normal distribution that has the mean and standard
     /// deviation of the sample.
     pub distance: f64,
-    /// The probability of a distance that is at least as large, if the sample is from a normal
-    /// distribution.
+    /// The probability that a sample from a normal distribution has at least this distance.
     pub p: f64,
 }
 
@@ -85,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn critical_values_equal_the_published_table() {
+    fn normality_critical_values_equal_the_published_table() {
         // The critical values at 5 % and 1 % are from P. Molin, H. Abdi, "New Tables and numerical
         // approximation for the Kolmogorov-Smirnov/Lilliefors/Van Soest test of normality", 1998.
         for (size, five, one) in [(5, 0.3427, 0.3959), (10, 0.2616, 0.3037), (20, 0.1920, 0.2226)] {
@@ -105,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn only_normal_samples_pass_the_test() {
+    fn only_normal_samples_pass_the_normality_test() {
         let mut random = Random::new(3);
         let rejected = (0..200)
             .filter(|_| {

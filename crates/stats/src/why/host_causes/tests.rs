@@ -51,7 +51,7 @@ fn reply(node: u32, second: u64, state: State) -> ServiceFigures {
     ServiceFigures { node, name: format!("node-{node}"), statistics }
 }
 
-/// Returns the time at which the host of a node booted. Each host has another time.
+/// Returns the time at which the host of a node booted. The hosts booted at different times.
 fn node_boot(node: u32) -> u64 {
     u64::from(node) * 1000
 }
@@ -185,7 +185,7 @@ fn full_page_cache_is_reported_if_it_stays_full() {
 }
 
 #[test]
-fn memory_pressure_is_reported_if_it_lasts_a_tenth_of_time() {
+fn memory_pressure_is_reported_if_it_lasts_a_tenth_of_the_time() {
     let stalled = |ms: u64| {
         move |node: u32, _: u64| State {
             stalled_ns: if node == 1 { ms * SECOND / 1000 } else { 0 },

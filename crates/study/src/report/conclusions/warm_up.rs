@@ -13,8 +13,8 @@ const LEAST_BLOCKS: usize = 4;
 
 /// Returns the conclusion about a warm-up. `None` means that the runs show no warm-up. A warm-up
 /// requires at least [`LEAST_BLOCKS`] blocks, and in more than half of the blocks, the first run
-/// must be the slowest run. In the median of the blocks, the first run must be slower by at least
-/// 5 %.
+/// must be the slowest run. In the median of the blocks, the first run must be slower than the
+/// other runs of the block by at least 5 %.
 pub(super) fn draw(contents: &Contents) -> Option<Conclusion> {
     let mut blocks: BTreeMap<(u32, &Settings), BTreeMap<u32, &RunRecord>> = BTreeMap::new();
     for record in &contents.records {

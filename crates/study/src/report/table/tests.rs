@@ -22,7 +22,8 @@ const PLAN: &str = "name = 'scale'\ntitle = 'Scale'\nrepetitions = 2\n\
     [[experiment]]\nname = 'names'\ntitle = 'd'\n\
     factors = { operation = ['create', 'stat'], access = 'shared-file', files = 10 }\n";
 
-/// Returns a study of a system whose servers give 90 MiB/s and 800 operations per second each.
+/// Returns a study of a system in which each server transfers 90 MiB/s and performs 800 operations
+/// per second.
 fn study(text: &str, limit: Option<LimitRecord>) -> Contents {
     let plan = Plan::parse(text).expect("a plan");
     let study = StudyRecord {
