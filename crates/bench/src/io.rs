@@ -2,8 +2,9 @@
 //! processes transfer blocks and segments in sequential or random order.
 //!
 //! As in IOR, a phase begins when the first process begins to open its file, and ends when the last
-//! process has closed its file. Unlike in IOR, the first process creates a shared file before the
-//! measured time begins, and without the option `-E`, a run never overwrites an existing file.
+//! process has closed its file. There are two differences from IOR: the first process creates a
+//! shared file before the measured time begins, and a run overwrites existing files only with the
+//! option `-E`.
 
 mod outcome;
 pub(crate) mod pattern;

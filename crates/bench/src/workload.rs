@@ -73,8 +73,8 @@ pub(crate) trait Workload: Clone {
     fn check(&self, processes: u32) -> Result<()>;
 
     /// Draws the random number that distinguishes the files of this run from the files of other
-    /// runs, if the run needs such a number and the plan does not contain the number. `is_own` is
-    /// false if an external program is run.
+    /// runs. Draws no number if the run needs none, or if the plan already contains the number.
+    /// `is_own` is false if an external program is run.
     fn draw_signature(&mut self, is_own: bool);
 
     /// Returns the plan in the form that is sent to the processes.

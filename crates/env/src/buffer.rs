@@ -226,8 +226,8 @@ impl Buf {
     }
 
     /// Returns a guard that derefs to the bytes of the buffer. The caller must keep the guard only
-    /// for a few statements, and not over an `await`, because nothing may change the memory while
-    /// the guard exists.
+    /// for a few statements, and not over an `await`. While the guard exists, nothing may change
+    /// the memory.
     ///
     /// # Panics
     /// Panics if the kernel is filling a part of these bytes.

@@ -25,8 +25,8 @@ impl Drop for InterfaceList {
     }
 }
 
-/// Returns the addresses at which other hosts may reach this host, in the kernel's order: the
-/// addresses of interfaces that are up, without loopback and link-local addresses.
+/// Returns the addresses at which other hosts may reach this host, in the kernel's order. These are
+/// the addresses of interfaces that are up, except loopback and link-local addresses.
 ///
 /// # Errors
 /// Returns the errors of `getifaddrs(3)`.
@@ -83,7 +83,7 @@ unsafe fn read_address(address: *const libc::sockaddr) -> Option<IpAddr> {
 }
 
 /// Whether another host can reach the address. A link-local address is valid only together with the
-/// name of an interface of the other host, so a list of addresses must not contain such an address.
+/// name of an interface of the other host. So a list of addresses must not contain such an address.
 fn is_for_others(address: &IpAddr) -> bool {
     let is_link_local = match address {
         IpAddr::V4(v4) => v4.is_link_local(),

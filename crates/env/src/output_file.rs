@@ -2,8 +2,9 @@
 //!
 //! # Hazard: directories in which other users create entries
 //! In a directory of other users, one of these users could create an entry with the name of the
-//! output: a symbolic link to a file of root, or a FIFO that has no reader. Without the checks of
-//! this module, a process of root would change the file of root, or would wait for ever.
+//! output. The entry could be a symbolic link to a file of root, or a FIFO that has no reader.
+//! Without the checks of this module, a process of root would change the file of root, or would
+//! wait for ever.
 
 use std::fs::{File, OpenOptions};
 use std::io;

@@ -84,8 +84,8 @@ fn set_affinity(cpus: &[usize]) -> io::Result<()> {
 }
 
 /// Asks the kernel to allocate memory on a NUMA node as long as the node has free memory. The
-/// preference applies to each page of memory that is first used by the calling thread or by a
-/// thread that the calling thread starts after this call.
+/// preference applies to the pages that the calling thread is the first to use. It also applies to
+/// the threads that the calling thread starts after this call.
 ///
 /// # Errors
 /// Returns the error of the kernel if there is no such node, or if the process may not use it.

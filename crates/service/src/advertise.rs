@@ -3,8 +3,8 @@
 //!
 //! # Hazard: loopback
 //! On each host, a loopback address means that host itself. So a service advertises a loopback
-//! address only if its settings name the address, or if the management on this host also has a
-//! loopback address in the join token.
+//! address only in two cases: the settings name the address, or the join token has a loopback
+//! address of management.
 
 use skep_env::{HostAddress, TcpListener, host_addresses};
 use skep_types::{Error, ErrorCode, Result};

@@ -2,8 +2,8 @@
 //!
 //! The kernel allocates the memory of a thread on the node on which the thread runs. So threads
 //! that are bound to CPUs of one node use memory of this node. If the settings name a NUMA node,
-//! the service also asks the kernel to allocate memory on this node, even if the thread that first
-//! uses the memory runs on another node.
+//! the service also asks the kernel to prefer this node for all memory. The preference also holds
+//! for memory that a thread on another node uses first.
 
 use crate::NodeSettings;
 use skep_env::{available_cpus, bind_to_cpus, prefer_memory_of};

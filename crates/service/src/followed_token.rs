@@ -2,9 +2,9 @@
 //! new token.
 //!
 //! A service follows the token in its directory. A mount or a monitor follows its token file. Each
-//! of these processes proves a new secret to management before the process uses the secret, because
-//! a wrong secret would separate the process from the cluster. Management creates the secrets of
-//! its cluster, so management needs no proof.
+//! of these processes proves a new secret to management before the process uses the secret. A wrong
+//! secret would separate the process from the cluster. Management creates the secrets of its
+//! cluster, so management needs no proof.
 //!
 //! Other modules read and write the files ([`crate::tokens`], [`crate::directory`]) and make the
 //! proof ([`crate::token_proof`]). Design: `docs/design/0019-tokens.md`.
@@ -75,8 +75,8 @@ async fn prove(token: JoinToken) -> Result<()> {
 }
 
 /// Reads a token file. If the file is the token file of a service's directory, also reads the
-/// previous secrets in that directory, because other services may not have the newest secret yet. A
-/// mount on the host of management uses such a file.
+/// previous secrets in that directory. Other services may not have the newest secret yet. A mount
+/// on the host of management uses such a file.
 ///
 /// # Errors
 /// - `Configuration` if the file is a pipe or a terminal, because reading it would block this
@@ -223,8 +223,8 @@ impl FollowedToken {
         }
     }
 
-    /// Returns `changed` with the addresses of management at the start of this process, because
-    /// management may not yet, or no longer, answer at the addresses in the changed token.
+    /// Returns `changed`, and adds the addresses of management that this process had at its start.
+    /// Management may not yet, or no longer, answer at the addresses in the changed token.
     fn with_known_addresses(&self, changed: &JoinToken) -> JoinToken {
         let mut token = changed.clone();
         let known = self.token.addresses.iter();

@@ -9,9 +9,9 @@
 //! [`crate::known_management`] has the directory of the file, and the addresses of management.
 //!
 //! # Format
-//! A host has one file for each cluster, named by the id of the cluster, in the format of a cached
-//! map (`docs/format/cached-map.md`) with the node id zero. The map in the file has no clients,
-//! because the clients of a busy cluster change all the time.
+//! A host has one file for each cluster, named by the id of the cluster. The file has the format of
+//! a cached map (`docs/format/cached-map.md`), with the node id zero. The map in the file has no
+//! clients, because the clients of a busy cluster change all the time.
 
 use crate::known_management::{is_loopback, places, read_regular};
 use skep_format::cached_map::CachedMap;

@@ -3,10 +3,10 @@
 //!
 //! # Hazard: ephemeral ports
 //! For outgoing connections, the kernel chooses free ports from its ephemeral range. While the
-//! service is down, a client on the same host that tries to connect to the service may get the
-//! service's port as its own port. The client's socket is then connected to itself, and the service
-//! cannot restart because its port is in use. So the service chooses free ports below the ephemeral
-//! range.
+//! service is down, a client on the same host may try to connect to the service. The kernel may
+//! then choose the service's port as the port of the client. The client's socket is then connected
+//! to itself, and the service cannot restart because its port is in use. So the service chooses
+//! free ports below the ephemeral range.
 
 use skep_env::TcpListener;
 use skep_store::atomic::replace_atomically;

@@ -14,8 +14,8 @@
 //!
 //! - This module opens each file below a directory without following links, and changes the owner
 //!   of the opened file (`owners`).
-//! - The user gets a directory of root only if root has named the directory, if the directory
-//!   contains the record of a service, and if no other user can add files to the directory. So root
+//! - The user gets a directory of root only under three conditions: root has named the directory,
+//!   the directory contains the record of a service, and no other user can add files to it. So root
 //!   does not give `/tmp` to the user.
 //! - A path that root has named must not lead through a directory in which the user could replace
 //!   the next name.
@@ -374,7 +374,7 @@ impl ServiceUser {
             Err(Errno::NOENT) => return Ok((Vec::new(), false)),
             top => top.map_err(failed(node))?,
         };
-        // The user may have put a link or a pipe at this path, so do not follow a link, and do not
+        // The user may have put a link or a pipe at this path. So do not follow a link, and do not
         // wait for a pipe.
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let list = match openat(&top, ADDED_TARGETS_FILE, flags, Mode::empty()) {

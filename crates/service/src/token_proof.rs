@@ -67,8 +67,8 @@ pub async fn refusing_addresses(token: &JoinToken) -> Vec<String> {
     refusing
 }
 
-/// Like [`refusing_addresses`], for a token that was installed a moment ago: leaves out nodes that
-/// accept the token within 3 s, because management reads its own new token after a moment.
+/// Like [`refusing_addresses`], for a token that was installed a moment ago. Leaves out nodes that
+/// accept the token within 3 s, because management may not have read its own new token yet.
 pub async fn lasting_refusals(token: &JoinToken) -> Vec<String> {
     let until = skep_env::now() + REFUSED_FOR;
     // Retry: the function proves the token again every `PAUSE`, for `REFUSED_FOR`.

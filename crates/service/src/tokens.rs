@@ -1,8 +1,8 @@
 //! The tokens of a service's directory: the newest token, and previous tokens that the service
 //! still accepts while an administrator replaces the token.
 //!
-//! This module is responsible for the changes that `skep token` makes, but not for the task of a
-//! running process that notices such a change ([`crate::followed_token`]).
+//! This module makes the changes of the command `skep token`. In a running process, the task in
+//! [`crate::followed_token`] notices such a change.
 //!
 //! `docs/design/0019-tokens.md` lists the steps of an administrator who replaces the token of a
 //! cluster.

@@ -25,8 +25,8 @@ const LEAST_USED_PERCENT: f64 = 1.0;
 /// Minimum number of files on each file system, on average, before their balance is judged. With
 /// fewer files, chance decides which target gets them.
 const FEWEST_FILES: u64 = 100;
-/// A metadata target has far more than its share of the work if it gets at least this many times
-/// the mean of the other metadata targets.
+/// A metadata target has far more than its share of the work if its work is at least this many
+/// times the mean work of the other metadata targets.
 const FAR_MORE_WORK: u64 = 4;
 /// Minimum working share of the thread of a metadata target, in percent, before a large share of
 /// the work is a problem. Below this share, requests hardly wait for each other
@@ -272,8 +272,8 @@ pub fn of_storage_space(map: &ClusterMap) -> Balance {
 }
 
 /// Returns how evenly the file systems of the targets of a kind are filled. The value of a file
-/// system is the used share of its space, so disks of different sizes count as even if the same
-/// share of each disk is used. The mean is the used share of the whole space.
+/// system is the used share of its space. So disks of different sizes count as evenly filled if the
+/// same share of each disk is used. The mean is the used share of the whole space.
 pub fn of_space(file_systems: &[FileSystem<'_>], kind: TargetKind) -> Balance {
     let targets = file_systems.len();
     let Some((top, most)) = fullest(file_systems).filter(|_| targets > 1) else {

@@ -150,8 +150,8 @@ pub fn rows_within(scope: LoadScope, by: By, before: Option<&Round>, now: &Round
     tables_within(scope, &[by], false, before, now).pop().unwrap_or_default()
 }
 
-/// Like [`rows`], but divides the load of each client, user, group and job by services: each row
-/// has the load at the services of one kind, and names this kind.
+/// Like [`rows`], but divides the load of each client, user, group and job by kind of service. Each
+/// row has the load at the services of one kind, and names this kind.
 pub fn rows_by_service(by: By, before: Option<&Round>, now: &Round) -> Vec<Row> {
     tables_within(LoadScope::default(), &[by], true, before, now).pop().unwrap_or_default()
 }

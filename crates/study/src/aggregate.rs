@@ -1,6 +1,6 @@
 //! The aggregate bandwidth of applications that run at the same time. The aggregate bandwidth is
 //! the number of bytes of all applications, divided by the time from the first start to the last
-//! end: equation (1) in the published study whose protocol this crate follows.
+//! end. This is equation (1) in the published study whose protocol this crate follows.
 
 use crate::record::ProcessRecord;
 

@@ -1,9 +1,9 @@
 //! Compares published measurements with the results of a study, point by point.
 //!
 //! An emulated cluster is slower than the published systems, so rates cannot be compared. This
-//! module compares shapes: it divides each published rate by the highest published rate of its
-//! series, and each rate of the study by the highest rate of the study. The published points are
-//! data (`published/series.toml`); docs/operations/studies.md describes the format.
+//! module compares shapes. It divides each published rate by the highest published rate of its
+//! series, and divides each rate of the study by the highest rate of the study. The published
+//! points are data (`published/series.toml`); docs/operations/studies.md describes the format.
 
 mod series;
 

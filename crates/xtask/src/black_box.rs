@@ -19,8 +19,8 @@ use std::time::Instant;
 /// Programs that compare the directories of simulated hosts before and after a test. The root
 /// directory of a simulated host is an overlay over the root directory of the real host, in which
 /// other programs change files. So these programs start when all other programs have ended. Each
-/// simulated host has its own `/run`, so each of these programs has a separate list of networks,
-/// and the programs can run at the same time.
+/// simulated host has its own `/run`, so each of these programs has a separate list of networks.
+/// For this reason, the programs can run at the same time.
 const OF_THE_HOST: &[&str] = &["deploy", "ondemand", "deploy_copies", "staging"];
 
 /// Programs that wait for timers nearly all of the time: for the ends of leases, time limits,
@@ -231,8 +231,8 @@ const NETWORK: &str = "set -e; ip link set lo up; ip link add lan type veth peer
 ///
 /// Each program has its own mount namespace. A mount stays until the last mount namespace with a
 /// copy of the mount ends. Test programs create mount namespaces, for example by `ip netns exec`.
-/// If all programs shared one namespace, a mount namespace of one program could keep the mounts of
-/// another program that runs at the same time.
+/// If all programs shared one namespace, a namespace that one program has created could keep a
+/// mount of another program alive.
 ///
 /// Each program also has its own network namespace ([`NETWORK`]). A cluster that starts again needs
 /// the port of its management service. In a shared namespace, a service of another program could

@@ -50,7 +50,8 @@ const STEPS: &[Step] = &[
     Step { name: "page", needs_machine: true, budget: 10, run: test_page },
     Step { name: "test", needs_machine: true, budget: 590, run: test },
     Step { name: "docs", needs_machine: false, budget: 20, run: check_docs },
-    // This step does not fuzz the decoder of kernel requests, because the step `test` does so.
+    // This step does not fuzz the decoder of kernel requests, because the step `test` fuzzes this
+    // decoder.
     Step {
         name: "fuzz", needs_machine: false, budget: 40,
         run: || fuzz::run(&fuzz::Options::default()),
@@ -75,8 +76,8 @@ fn clippy() -> Outcome {
 }
 
 /// Checks the licences and sources of all libraries. The check for known vulnerabilities (`cargo
-/// deny check advisories`) needs a database from the network, so it is not a step of CI, but the
-/// suite `advisories` of `cargo xtask external`.
+/// deny check advisories`) is not a step of CI, because it needs a database from the network. It is
+/// the suite `advisories` of `cargo xtask external`.
 fn deny() -> Outcome {
     if !is_installed("cargo-deny") {
         return Err("cargo-deny not found: run `.ci/run`, which installs it, or \

@@ -179,8 +179,8 @@ fn of_panel(panel: &Panel) -> Value {
     value
 }
 
-/// Returns the transformations that make one table of the results of all queries: rows with the
-/// same labels are merged, and columns get their titles and their order.
+/// Returns the transformations that make one table of the results of all queries. The
+/// transformations merge rows with equal labels, and set the titles and the order of the columns.
 fn columns(panel: &Panel) -> Value {
     // Grafana names the values of query A `Value #A`.
     let values = panel.queries.iter().zip('A'..);

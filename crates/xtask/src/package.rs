@@ -1,10 +1,10 @@
 //! `cargo xtask package`: builds the packages of a release: `.deb`, `.rpm` and a tarball.
 //!
-//! This module is responsible for the contents of the packages ([`tree`]), the program in the
-//! packages ([`program`]), the calls of `dpkg-deb`, `rpmbuild` and `tar`, and package repositories
-//! for `apt` and `dnf` ([`feed`]). All packages contain the same files, and the tarball also
-//! contains an install script. The same sources always give the same packages, because all file
-//! times are `SOURCE_DATE_EPOCH` or the time of the last commit.
+//! This module calls `dpkg-deb`, `rpmbuild` and `tar`. Its submodules are responsible for the
+//! contents of the packages ([`tree`]), for the program in the packages ([`program`]), and for
+//! package repositories for `apt` and `dnf` ([`feed`]). All packages contain the same files, and
+//! the tarball also contains an install script. The same sources always give the same packages,
+//! because all file times are `SOURCE_DATE_EPOCH` or the time of the last commit.
 
 mod feed;
 mod program;

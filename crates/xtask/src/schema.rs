@@ -1,8 +1,8 @@
 //! Maps the names of types in the message catalog to layouts, which consist of fields and variants.
 //!
 //! The catalog names the type of each field. This module maps these names to records, enums and
-//! plain types, so that documents can list the types and [`read`] can print any message body field
-//! by field. The layouts come from the declarations in `types` and `wire`.
+//! plain types. With this map, documents can list the types, and [`read`] can print any message
+//! body field by field. The layouts come from the declarations in `types` and `wire`.
 
 use serde_json::{Map, Value, json};
 use skep_types::codec::{Bytes, Codec, Described, DescribedEnum, FieldDoc, Reader, VariantDoc};

@@ -47,9 +47,8 @@ pub struct Disk {
 pub struct Instance {
     /// Maker of the machine, as its firmware reports it, such as `Amazon EC2`.
     pub vendor: String,
-    /// Type of the machine, such as `c5n.18xlarge`. The type is the product name of the firmware,
-    /// or, on clouds that do not put the type into the firmware, the type that cloud-init has
-    /// stored.
+    /// Type of the machine, such as `c5n.18xlarge`. The type is the product name of the firmware.
+    /// On clouds whose firmware does not have the type, it is the type that cloud-init has stored.
     pub kind: String,
     /// Region of the cloud. `None` if cloud-init has not stored this value.
     pub region: Option<String>,

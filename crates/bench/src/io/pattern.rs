@@ -16,8 +16,8 @@ pub(crate) struct Transfers {
     order: Option<Permutation>,
 }
 
-/// Returns the rank whose data a process reads. With the option `-C`, this rank is the next rank,
-/// which runs on the next host, because the launcher assigns ranks to the hosts in turn.
+/// Returns the rank whose data a process reads. With the option `-C`, this rank is the next rank.
+/// The next rank runs on the next host, because the launcher assigns ranks to the hosts in turn.
 pub(crate) fn reads_data_of(plan: &Plan, rank: u32, processes: u32) -> u32 {
     if plan.reorder { (rank + 1) % processes } else { rank }
 }

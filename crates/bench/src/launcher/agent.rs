@@ -159,8 +159,8 @@ fn start(rank: u32, first: &Order, shared: &Shared) -> Result<Worker> {
     let program = std::env::current_exe()?;
     let mut command = Command::new(program);
     command.args(WORKER_ARGUMENTS).stdin(Stdio::piped()).stdout(Stdio::piped());
-    // Do not ask the kernel to kill the worker when this process dies (`PR_SET_PDEATHSIG`), because
-    // the worker has to remove its files when its input ends.
+    // Do not ask the kernel (`PR_SET_PDEATHSIG`) to kill the worker at the death of this process.
+    // At the end of its input, the worker has to remove its files.
     let mut child = command.stderr(Stdio::inherit()).spawn()?;
     let piped =
         || Error::new(ErrorCode::Io, "cannot start a worker process: the new process has no pipes");
@@ -215,9 +215,9 @@ fn ending(child: &mut Child) -> String {
     }
 }
 
-/// Runs a command in a shell. The output of the command goes to a file and not to a pipe, because
-/// processes that the command leaves running could keep a pipe open. If the command fails, the
-/// returned text contains the last line of the output.
+/// Runs a command in a shell. The output of the command goes to a file and not to a pipe. Processes
+/// that still run after the command could keep a pipe open. If the command fails, the returned text
+/// contains the last line of the output.
 fn run(command: &str) -> std::result::Result<(), String> {
     let name = format!("skep-bench-{:016x}", skep_env::random_u64());
     let path = std::env::temp_dir().join(name);

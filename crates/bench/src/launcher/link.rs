@@ -113,8 +113,8 @@ fn within(limit: Duration, mut is_over: impl FnMut() -> bool) -> bool {
     true
 }
 
-/// Returns the path of the program `skep` for a host. For a host that is reached by ssh, returns
-/// the name `skep`, which must be in the search path of that host. For other hosts, returns the
+/// Returns the path of the program `skep` for a host. For a host behind ssh, returns the name
+/// `skep`. The search path of this host must contain the program. For other hosts, returns the
 /// executable of this process.
 fn program_on(host: &Host) -> std::io::Result<PathBuf> {
     let is_remote = host.enter.first().is_some_and(|word| word.ends_with("ssh"));

@@ -29,8 +29,8 @@ pub(crate) struct NetEngine {
 /// reached.
 ///
 /// `probed` contains the results so far. The benchmark probes a host with several services only
-/// once, because the host's kernel limits the rate of the ICMP messages that show which packets
-/// have arrived.
+/// once. The host's kernel reports by ICMP messages which packets have arrived, and limits the rate
+/// of these messages.
 fn probe(server: &Server, probed: &mut BTreeMap<IpAddr, Option<PathMtu>>) -> Option<ProbedPath> {
     let address = server.addresses.first()?;
     let peer = address.to_socket_addrs().ok()?.next()?;

@@ -3,10 +3,10 @@
 //! The module compares the median of a target with the median of all other targets, and also
 //! reports the difference in units of the median absolute deviation. A few slow targets hardly
 //! affect the medians or this deviation. The Mann-Whitney test assumes that all samples come from
-//! one distribution. The test gives the probability that, under this assumption, the target's
-//! samples are at least as far below the other samples as the measured samples are. This module
-//! multiplies the probability by the number of targets, because each target could look slow by
-//! chance (Bonferroni correction). The test does not assume a particular distribution of the rates.
+//! one distribution. Under this assumption, the test computes how likely the target's samples are
+//! at least as far below the other samples as the measured samples. This module multiplies the
+//! probability by the number of targets, because each target could look slow by chance (Bonferroni
+//! correction). The test does not assume a particular distribution of the rates.
 
 use super::Outcome;
 use crate::statistics::{median, median_deviation};
@@ -150,9 +150,9 @@ pub fn compare(all: &[Vec<f64>], index: usize, rules: Rules) -> Option<Compared>
 /// most this number. For longer lists, the test uses the normal distribution as an approximation.
 const COUNTED_PAIRS: usize = 2_000;
 
-/// Returns the p-value of the one-sided Mann-Whitney test. The p-value is the probability that the
-/// first list is at least as far below the second list as observed, if both lists come from one
-/// distribution. A tie counts as "not below".
+/// Returns the p-value of the one-sided Mann-Whitney test. The p-value assumes that both lists come
+/// from one distribution. It is the probability that the first list is at least as far below the
+/// second list as observed. A tie counts as "not below".
 fn chance_of_being_so_low(first: &[f64], second: &[f64]) -> f64 {
     let (n, m) = (first.len(), second.len());
     if n == 0 || m == 0 {

@@ -8,9 +8,8 @@
 //! - The average duration of its recent polling rounds is below the limit. While the average is
 //!   above the limit, the loop polls only once after every [`PROBE_INTERVAL`] waits, to find out
 //!   whether polling has become useful again. The loop keeps a separate average of the rounds in
-//!   which only replies after a sync were outstanding. With a common average, a program that calls
-//!   `fsync` would end the polling for all its other requests, because a sync takes longer than a
-//!   round.
+//!   which only replies after a sync were outstanding. A sync takes longer than a round. So with a
+//!   common average, a program that calls `fsync` would end the polling for all its other requests.
 //! - The host has a processor to spare ([`host_load`]), and no other thread has just taken the
 //!   processor from the polling loop. A long time between two polls alone does not prove that
 //!   another thread ran. In that time the kernel may have copied received data for the loop, or

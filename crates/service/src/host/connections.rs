@@ -63,8 +63,8 @@ impl ServingNode {
         let address = stream.peer();
         let peer = match authenticate(&stream, &identity, incarnation, is_served).await {
             Ok(peer) => peer,
-            // Log nothing here: the peer retries as long as its map assigns the target to this
-            // node, and the log and the target's health already contain the reason.
+            // Log nothing here, because the peer retries as long as its map assigns the target to
+            // this node. The log and the target's health already contain the reason.
             Err(error) if error.code() == ErrorCode::StaleMap => {
                 return tracing::debug!("refused a connection from {address}: {error:#}");
             }

@@ -7,7 +7,7 @@
 //! stops these threads ([`stopping`]). If management does not reply at the start, the main thread
 //! starts the targets that are in the cached cluster map ([`crate::cached_map`]). An administrator
 //! can add targets while the node runs ([`target_requests`]). If a target cannot be opened, or its
-//! thread ends with an error, the other targets continue, and the node tries again to serve this
+//! thread ends with an error, the other targets continue. The node tries again to serve the failed
 //! target ([`unserved`], [`retries`]). The main thread probes the target threads and reports their
 //! health to management ([`health`]).
 //!

@@ -64,9 +64,9 @@ impl ServingNode {
         // registers the target.
         self.added.borrow_mut().add(&path)?;
         let registered = self.register_late(&directory).await.inspect_err(|_| {
-            // Ignore an error of this removal. The caller reports the error of the registration,
-            // and the next start of the service tries to register the target if its path is still
-            // in the list.
+            // Ignore an error of this removal. The caller reports the error of the registration. If
+            // the path of the target is still in the list, the next start of the service tries to
+            // register the target.
             let _ = self.added.borrow_mut().remove(&path);
         })?;
         if let Some(target) = registered {

@@ -5,11 +5,11 @@
 //! If the function that serves a target returns an error, the other targets continue, and the node
 //! tries again to serve the target (`retries`). If the last target fails, the service ends. There
 //! is one exception: if the disk of the last target is full, the service waits for free space. A
-//! *panic* of a target's thread is a bug and aborts the process immediately, because the panic may
-//! have left inconsistent state in memory, which no target may serve. In the release profile,
-//! `panic = "abort"` aborts the process; in other builds, [`AbortOnPanic`] aborts the process. The
-//! service manager restarts the process (`Restart=always` in the units), and the target recovers
-//! from its directory as after a crash.
+//! *panic* of a target's thread is a bug and aborts the process immediately. The panic may have
+//! left inconsistent state in memory, which no target may serve. In the release profile, `panic =
+//! "abort"` aborts the process; in other builds, [`AbortOnPanic`] aborts the process. The service
+//! manager restarts the process (`Restart=always` in the units), and the target recovers from its
+//! directory as after a crash.
 
 use super::added_targets::AddedTargets;
 use super::capacity::{CapacityFigures, capacity};

@@ -16,7 +16,7 @@ use std::time::Duration;
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 /// Longest pause between two attempts to serve a target.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
-/// Interval of the log lines about a problem that stays the same.
+/// Interval of the log lines about an unchanged problem.
 const LINE_INTERVAL: Duration = Duration::from_secs(600);
 /// A target counts as repaired when the node has served it for this time since its last start.
 const REPAIRED_AFTER: Duration = Duration::from_secs(300);

@@ -100,8 +100,8 @@ fn targets(seen: &Observation) -> Option<Advice> {
     let shared = seen.accesses.as_ref().and_then(of_shared_files).or_else(|| of_writers(seen));
     let large = || of_large_files(&seen.sizes);
     let why = shared.or_else(large)?;
-    // Give no advice if the file has all targets from some offset on, because such a file is as
-    // fast as a file that has all targets from its beginning.
+    // Give no advice if the file has all targets from some offset on. Such a file is as fast as a
+    // file that has all targets from its beginning.
     if layout.width >= seen.targets {
         return None;
     }

@@ -7,8 +7,9 @@
 //! is the time of the transfer to the target and back. Clocks of different hosts are never
 //! compared.
 //!
-//! The time without an open request belongs to the waits for groups that did not answer, in which
-//! the mount connects, pauses and sends its request again. Only the rest is time in the mount.
+//! The time without an open request belongs to the waits for groups that did not answer. In these
+//! waits, the mount connects, pauses and sends its request again. Only the rest is time in the
+//! mount.
 
 use super::{Place, request_name};
 use skep_metrics::Stage;

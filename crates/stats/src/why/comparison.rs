@@ -3,8 +3,8 @@
 //!
 //! Load that slows all targets alike, such as many writers, does not affect a comparison. Each kind
 //! of request is compared separately, because a sync takes longer than a read. A request with more
-//! data may take longer in proportion. So if a target gets larger requests than a peer, its time is
-//! compared with the time that the peer would take for the same amount of data.
+//! data may take longer in proportion. So if a target gets larger requests than a peer, the
+//! comparison uses the time that the peer would take for the same amount of data.
 
 use super::evidence::{Evidence, TargetEvidence, Times};
 use super::median::median;

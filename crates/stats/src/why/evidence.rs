@@ -143,7 +143,7 @@ impl TargetEvidence {
     }
 
     /// Whether requests of the client, user or job in `focus` may be missing from this evidence:
-    /// the evidence has no entry for it, but has an entry `other`.
+    /// there is no entry for it, but an entry `other`.
     pub(super) fn may_leave_out(&self, focus: &Focus) -> bool {
         let has_rest = match (focus.client, focus.user, focus.job) {
             (Some(_), ..) => self.clients.contains_key(LEFT_OUT),

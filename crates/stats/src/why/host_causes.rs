@@ -138,8 +138,8 @@ fn memory(host: &Host<'_>, map: &ClusterMap) -> Option<Cause> {
     is_short.then(|| host.finding(map, "memory-pressure", what, remedy))
 }
 
-/// Returns the hosts with other times than most hosts, and the hosts without a time service in a
-/// cluster whose other hosts have one.
+/// Returns the hosts whose clocks differ from the clocks of most hosts. Also returns the hosts
+/// without a time service if other hosts of the cluster have a time service.
 pub fn clock_findings(evidence: &Evidence, map: &ClusterMap) -> Vec<Cause> {
     let hosts = hosts(evidence, map);
     let clocks: Vec<&Host<'_>> =

@@ -147,7 +147,7 @@ fn target_with_larger_requests_is_not_slow() {
     }
     assert_eq!(found(&evidence), []);
     // Now the requests of target 4 have less data than the requests of its peers, but take ten
-    // times as long. This proves that its disk is slow.
+    // times as long. This time proves that the disk of target 4 is slow.
     change(&mut evidence, 4).kinds.insert("write_chunk".into(), sized(100, MIB / 64, 20 * MS));
     assert_eq!(found(&evidence), [("target-slow", "t4".to_owned())]);
 }

@@ -32,8 +32,8 @@ impl Traffic {
     }
 
     /// Adds the traffic of another target or client in the same interval. The transfers of the two
-    /// targets or clients may overlap or may follow each other. This function assumes that they
-    /// overlap, so the computed rate is never lower than the real rate.
+    /// targets or clients may overlap or may follow each other. This function assumes that the
+    /// transfers overlap, so the computed rate is never lower than the real rate.
     pub(super) fn add_beside(&mut self, other: Self) {
         self.bytes = self.bytes.saturating_add(other.bytes);
         self.moving_ns = self.moving_ns.max(other.moving_ns);

@@ -23,8 +23,8 @@ const SIGNIFICANT: f64 = 0.05;
 /// Smallest difference that counts, as a fraction. With many runs and little variance, even a tiny
 /// difference would be significant.
 const LEAST: f64 = 0.01;
-/// A value of a factor counts as a dip if a smaller value and a larger value both have a higher
-/// bandwidth, and each difference is more than this fraction.
+/// A value of a factor counts as a dip if a smaller value and a larger value have a higher
+/// bandwidth. Each of the two differences must be more than this fraction.
 const DIP: f64 = 0.15;
 
 /// A conclusion: one or more sentences about one subject.
@@ -283,8 +283,8 @@ fn levels_off(experiment: &ExperimentReport, factor: Factor) -> Option<Conclusio
     Some(conclusion(factor.word(), experiment, text, figures))
 }
 
-/// Names the values whose bandwidth is more than 15 % lower than the bandwidth of a smaller value,
-/// and also than the bandwidth of a larger value.
+/// Names the dips of a factor: the values whose bandwidth is more than 15 % below the bandwidth of
+/// a smaller value and below the bandwidth of a larger value.
 fn dips(line: &[&Group], factor: Factor, figures: &mut Vec<Figure>) -> String {
     let highest = |part: &[&Group]| part.iter().map(|it| it.summary.mean).fold(0.0, f64::max);
     let mut text = String::new();

@@ -117,8 +117,7 @@ fn by_axis(experiment: &ExperimentReport) -> Layout {
 
 /// Returns the figure with the results by allocation. `None` if there is only one allocation. Each
 /// combination of the other factors is a series. This figure ignores the placement policy and the
-/// number of targets, because the figure shows the effect of the allocation itself, however the
-/// allocation was chosen.
+/// number of targets, because it shows only the effect of the allocation itself.
 fn by_allocation(experiment: &ExperimentReport) -> Option<Layout> {
     let is_other = |it: &&Factor| !matches!(it, Factor::Count | Factor::Chooser);
     let others: Vec<Factor> = experiment.varied.iter().filter(is_other).copied().collect();

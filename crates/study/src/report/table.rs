@@ -372,8 +372,8 @@ pub(super) fn csv(rows: &[Row]) -> String {
     text
 }
 
-/// Returns the word of an operation, with the state of its caches, in the form that names of
-/// columns contain: with `_` in place of spaces and dashes.
+/// Returns the word of an operation, with the state of its caches, for the name of a column. The
+/// word contains `_` in place of spaces and dashes.
 fn spaced(word: &str, cache: Cache) -> String {
     format!("{}{word}", cached(cache)).replace([' ', '-'], "_")
 }

@@ -44,8 +44,8 @@ fn rate(limit: Limit, it: MinMax) -> f64 {
     }
 }
 
-/// Creates the journal of a study. The results are artificial: those of a system with the limit
-/// `limit`, and some noise.
+/// Creates the journal of a study. The artificial results are the results of a system with the
+/// limit `limit`, and some noise.
 fn study(directory: &Path, limit: Limit) -> Contents {
     made_up(directory, PLAN, &|settings, random| {
         let chooser = settings.chooser.as_deref().unwrap_or("balanced");

@@ -136,7 +136,7 @@ impl Site {
         match settings.access {
             // The file is directly in the directory of the study, so that one metadata target
             // creates all such files. A policy that chooses targets in turn has a separate position
-            // on each metadata target, so files of different metadata targets could get the same
+            // on each metadata target. So files of different metadata targets could get the same
             // storage targets.
             Access::SharedFile => create(&here, pattern(0).as_deref())?,
             Access::FilePerProcess => {
@@ -233,7 +233,7 @@ fn file_name(label: &str, application: u32) -> String {
 }
 
 /// Finds all storage targets. For this list, the function sets a stripe pattern with as many
-/// targets as possible on the empty file `probe`, and reads the targets of this file.
+/// targets as possible on the empty file `probe`. Then the function reads the targets of this file.
 fn all_targets(probe: &Path) -> Result<Option<Vec<Target>>> {
     if targets(probe)?.is_none() {
         return Ok(None);

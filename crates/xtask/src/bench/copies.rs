@@ -1,10 +1,10 @@
 //! `cargo xtask bench-copies`: compares clusters with two copies of metadata to clusters with one
 //! copy.
 //!
-//! The two kinds of clusters take turns in the order A B B A, so that a slow change in the speed of
-//! the machine affects both kinds alike. The measured values are rates of metadata operations, and
-//! the processor time of the metadata services while no program uses the cluster. The host must
-//! have no other load.
+//! The two kinds of clusters take turns in the order A B B A. So a slow change in the speed of the
+//! machine affects both kinds alike. The measured values are rates of metadata operations, and the
+//! processor time of the metadata services while no program uses the cluster. The host must have no
+//! other load.
 //!
 //! This module owns the comparison and its limits. The module `workload` has the workloads, and
 //! `system` starts the clusters.

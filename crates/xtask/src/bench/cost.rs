@@ -2,8 +2,8 @@
 //! monitor.
 //!
 //! Compares clusters with statistics and with the monitor to clusters of the same program that have
-//! neither (`skep_metrics::is_off`). The two kinds of clusters take turns in the order A B B A, so
-//! that a slow change in the machine's speed affects both kinds alike. The measured value is the
+//! neither (`skep_metrics::is_off`). The two kinds of clusters take turns in the order A B B A. So
+//! a slow change in the machine's speed affects both kinds alike. The measured value is the
 //! processor time of the whole machine for the same work. Processor time depends less on other load
 //! than rates do. The kernel counts this time in ticks of 10 ms, so each workload must last for at
 //! least [`SHORTEST`].
@@ -136,7 +136,8 @@ impl Part {
     }
 }
 
-/// Runs the workloads on a new cluster, with statistics and the monitor or without them.
+/// Runs the workloads on a new cluster. With `is_counting`, the cluster has statistics and the
+/// monitor, otherwise neither of the two.
 fn measure(is_counting: bool, options: &Options, top: &Path) -> Outcome<Report> {
     let program = root().join("target/release/skep");
     let directory = top.join("cost");

@@ -3,9 +3,9 @@
 //!
 //! `apt-ftparchive` and `createrepo_c`, the tools of the distributions, write the lists of
 //! packages. The lists are signed if the caller names a `gpg` key. The lists contain the checksums
-//! of all packages. A web server can serve the directory during an update, because each list is
-//! replaced by a rename, and the list that names the other lists is replaced last. `apt` requests
-//! the other lists by their checksums.
+//! of all packages. A web server can serve the directory during an update, because a rename
+//! replaces each list. The list that names the other lists is replaced last. `apt` requests the
+//! other lists by their checksums.
 
 use super::Form;
 use crate::repository::{Outcome, output, run as call};

@@ -148,8 +148,8 @@ pub(super) fn check_dependencies() -> Outcome<Problems> {
 /// The document with the guarantees on which applications may rely.
 pub(super) const SEMANTICS: &str = "docs/semantics.md";
 
-/// Checks that a test names each statement of `docs/semantics.md`, that no test names a statement
-/// that does not exist, and that only tests name statements. A test names a statement by a comment
+/// Checks that a test names each statement of `docs/semantics.md`, and that no test names a missing
+/// statement. Also checks that only tests name statements. A test names a statement by a comment
 /// with the path of the document and the number of the statement. The comment is in a file of
 /// tests, or at a function with `#[test]`. A test with such a comment must fail if the statement is
 /// false.

@@ -1,7 +1,7 @@
 //! Checks the language of comments, messages, test names and documents. A mark is a phrase that
-//! often occurs in sentences that need a second reading (no agent, a pronoun for a program, a verb
-//! that hides the protocol step). The check counts the marks in each area, and fails if a count
-//! rises above the number in `language-counts.txt`.
+//! often occurs in sentences that need a second reading. Examples are a pronoun for a program, and
+//! a verb that hides the protocol step. The check counts the marks in each area, and fails if a
+//! count rises above the number in `language-counts.txt`.
 //!
 //! The marks are regular expressions, which miss some bad sentences and match some good sentences.
 //! So in areas that only developers read, some sentences may have marks, but their number must not
@@ -87,8 +87,8 @@ const CLEAN: &[&str] = &[
 /// The area with all string literals of the program: help texts, errors and log lines.
 const MESSAGES: &str = "messages";
 
-/// Paths that are not checked: files that quote forbidden phrases, and documents that programs
-/// write or that quote output.
+/// Paths that the check omits: files with quotations of forbidden phrases or of output, and
+/// documents that programs write.
 const EXEMPT: &[&str] = &[
     "crates/xtask/src/tidy/",
     "docs/studies/",
