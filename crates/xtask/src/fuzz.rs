@@ -192,7 +192,7 @@ fn new_seed() -> u64 {
     now.as_nanos() as u64
 }
 
-/// Checks the inputs with which one decoder failed in earlier runs, and then fuzzes the decoder.
+/// Checks the inputs that made one decoder fail in earlier runs, and then fuzzes the decoder.
 /// `seeds` has the valid inputs of all decoders.
 ///
 /// # Errors
