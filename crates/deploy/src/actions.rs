@@ -25,11 +25,11 @@ const REMOVE: &str = include_str!("scripts/remove.sh");
 /// Name of the file that a deployment writes and reads to verify the mounts of the clients.
 const CHECK_FILE: &str = ".skep-deploy-check";
 /// Time limit in seconds for the restarted members of groups to serve again. A member usually needs
-/// seconds. The limit is long, because a member that was absent for a long time gets a copy of the
-/// store.
+/// seconds. The limit is long, because a member that was absent for a long time receives a copy of
+/// all metadata of its group.
 const MEMBERS_LIMIT: u32 = 600;
-/// Time limit in seconds for a check of a mount. The check takes a second. A mount without its
-/// servers does not answer.
+/// Time limit in seconds for a check of a mount. A check of a working mount takes about a second. A
+/// mount whose servers do not run never answers.
 const CHECK_LIMIT: u32 = 300;
 /// Length of the check file in MiB. The file is long enough for several chunks, so that several
 /// targets store its bytes.
@@ -140,8 +140,9 @@ pub fn script(
         }
     };
     // A shell runs each line as soon as it has received the line, and also an incomplete line when
-    // the ssh session is lost. Because of the braces, it runs nothing before it has received the
-    // whole script. Programs in the script must not read the rest of the script as their input.
+    // the ssh session is lost. The braces around the script make the shell wait for the whole
+    // script before it runs the first line. Programs in the script must not read the rest of the
+    // script as their input.
     format!("{{\nCLUSTER={}\n{PRELUDE}{body}}} </dev/null\n", deployment.cluster)
 }
 
@@ -152,7 +153,7 @@ fn format_disk(deployment: &Deployment, host: &Host, disk: &Disk) -> String {
     let options: String = deployment.disks.mkfs(disk.role).map(|word| format!(" {word}")).collect();
     // The script checks again that the disk is empty, because time has passed since the facts were
     // read. After a boot, an empty disk may have the name of a disk that has data. If the script
-    // gave the empty disk the same UUID, the next boot could mount the wrong disk.
+    // gave the empty disk the UUID of the disk with data, the next boot could mount the wrong disk.
     format!(
         "if [ \"$(blkid -p -s UUID -o value {device})\" != {uuid} ]; then\n\
          [ -z \"$(blkid -p -o export {device} 2>/dev/null)\" ] || die \"{device} holds data\"\n\
@@ -233,9 +234,9 @@ fn configure(deployment: &Deployment, host: &Host) -> String {
     for role in host.services() {
         let path = role.config_path(&deployment.cluster);
         let config = config(deployment, host, role);
-        // A run that is interrupted before it initialises the directories of the service leaves
-        // this record, so that the next run initialises them. The monitor has nothing to
-        // initialise.
+        // The initialisation of the service removes this record. If a run is interrupted before
+        // this initialisation, the next run finds the record and initialises the directories of the
+        // service. The monitor has nothing to initialise.
         if role.is_node() {
             let hash = config_hash(deployment, host, role);
             let _ = writeln!(

@@ -22,9 +22,9 @@ const GOOD_MEMORY_KIB: u64 = 2 * 1024 * 1024;
 const CLOCK_WARNING: f64 = 1.0;
 /// Difference between two clocks, in seconds, beyond which a check reports a problem.
 const CLOCK_PROBLEM: f64 = 60.0;
-/// Maximum number of connections to other hosts that a host tries at the same time. Each of them is
-/// a process, and takes at most five seconds. With this number, a host needs less than the time
-/// limit of an observation for 3500 services, even if none of them answers.
+/// Maximum number of connections to other hosts that a host tries at the same time. Each connection
+/// is a process, and takes at most five seconds. With this number, a host tries 3500 services
+/// within the time limit of an observation, even if no service answers.
 const MOST_CONNECTIONS: u32 = 100;
 
 /// The result of all checks.
@@ -291,9 +291,9 @@ fn judge_places(deployment: &Deployment, host: &Host, facts: &Facts, verdict: &m
     }
 }
 
-/// Reports targets that their directories do not have any more. This is a problem if the plan would
-/// initialise the directories of the service, because this makes new, empty targets in the place of
-/// lost ones. Otherwise it is a warning.
+/// Reports directories that no longer contain their targets. The report is a problem if the plan
+/// would initialise the directories of the service, because the initialisation would create new,
+/// empty targets in place of the lost targets. Otherwise the report is a warning.
 fn judge_lost_targets(deployment: &Deployment, host: &Host, facts: &Facts, verdict: &mut Verdict) {
     for (role, directory) in &host.directories {
         if facts.places.get(directory) != Some(&Contents::Lost) {
@@ -366,9 +366,9 @@ pub fn peers(deployment: &Deployment, host: &Host) -> Vec<Peer> {
     others.flat_map(of).collect()
 }
 
-/// Returns the script that connects to all peers, in rounds of [`MOST_CONNECTIONS`]. If a peer
-/// refuses the connection, this is not a problem, because the refusal shows that the network and
-/// the firewalls let packets through.
+/// Returns the script that connects to all peers, in rounds of [`MOST_CONNECTIONS`]. A refused
+/// connection is not a problem, because the refusal shows that the network and the firewalls let
+/// packets through.
 pub fn reach_script(peers: &[Peer]) -> String {
     let words: Vec<_> =
         peers.iter().map(|peer| format!("{} {}", peer.address, peer.port)).collect();

@@ -27,7 +27,7 @@ pub struct Run<'a> {
     pub program: &'a Program,
     /// Maximum number of hosts that the run works on at the same time.
     pub parallel: usize,
-    /// Called for the progress of each observation of the hosts.
+    /// Receives the progress of each observation of the hosts.
     pub observed: Observed<'a>,
     /// Called for each step that has ended.
     pub report: Report<'a>,
@@ -85,9 +85,9 @@ struct Survey {
 }
 
 impl Survey {
-    /// Whether all hosts have answered, and a plan has only steps that verify the cluster. The
-    /// steps that install the program do not count, because the program of this run may be of
-    /// another version than the program of the cluster.
+    /// Whether all hosts have answered, and the plan `phases` only verifies the cluster. Ignores
+    /// the steps that install the program, because this run and the cluster may have different
+    /// versions of the program.
     fn is_complete(&self, phases: &[Phase]) -> bool {
         let is_change = |action: &Action| {
             !matches!(
@@ -143,8 +143,8 @@ impl Run<'_> {
                 );
                 return Err(Error::new(ErrorCode::NotPermitted, what));
             }
-            // Problems of other hosts do not prevent adding this host, except problems of the host
-            // of management on which the steps for the cluster run.
+            // Only problems of this host, and of the host of management that runs the steps for the
+            // cluster, prevent the addition.
             let acting = &plan::acting(self.deployment, &survey.facts).name;
             let verdict = &mut survey.verdict;
             let (own, others) = std::mem::take(&mut verdict.problems)
@@ -395,8 +395,8 @@ impl Run<'_> {
     }
 }
 
-/// Returns an error if a host has members of metadata groups that have other members. Without the
-/// host, these groups would wait for the lost members. Also returns an error if the groups are
+/// Returns an error if a host has a member of a metadata group with several members. Without the
+/// host, this group would wait for its lost member. Also returns an error if the groups are
 /// unknown, because this host may be the only one that has all data of a group.
 fn refuse_copies(host: &Host, survey: &Survey) -> Result<()> {
     let facts = survey.facts.get(&host.name);
@@ -430,8 +430,8 @@ fn refuse_copies(host: &Host, survey: &Survey) -> Result<()> {
     Ok(())
 }
 
-/// Returns a warning about a host without the list of a deployment, if the host has directories of
-/// services. The removal of the cluster leaves this host out.
+/// Returns a warning about a host that has directories of services, but no file `deploy.list`. The
+/// removal of the cluster leaves this host out.
 fn left_out(name: &str, facts: &Facts) -> Option<HostProblem> {
     let role = facts.foreign.first().filter(|_| facts.deployed.is_none())?;
     let problem = format!(
@@ -443,8 +443,8 @@ fn left_out(name: &str, facts: &Facts) -> Option<HostProblem> {
 }
 
 /// Returns an error if the hosts store data and the user has not given `--destroy-data`. A service
-/// that the list of a host records as initialised counts as data. The list may be incomplete, so
-/// data that the script has found in the directories and on the disks of a host counts too.
+/// that `deploy.list` of a host records as initialised counts as data. This file may be incomplete,
+/// so data in the directories and on the disks of a host counts too.
 fn refuse_data(
     deployment: &Deployment,
     names: &[String],
@@ -611,7 +611,7 @@ mod tests {
     }
 
     #[test]
-    fn cluster_is_complete_if_no_host_and_no_change_is_missing() {
+    fn cluster_is_complete_if_all_hosts_answer_and_need_no_change() {
         let phase = |action: Action| {
             let hosts = vec![plan::HostSteps { host: "s1".into(), actions: vec![action] }];
             [Phase { name: "x", hosts }]

@@ -50,7 +50,8 @@ pub fn in_parallel<T: Sync, R: Send>(
                     let index = next.fetch_add(1, Ordering::Relaxed);
                     let Some(item) = items.get(index) else { break };
                     let result = work(item);
-                    *results[index].lock().expect("no thread panics with this lock") = Some(result);
+                    *results[index].lock().expect("no thread panics while it holds this lock") =
+                        Some(result);
                 }
             });
         }
@@ -69,7 +70,7 @@ pub struct Executor<'a> {
     parallel: usize,
     report: Report<'a>,
     /// The join token. The first step that needs the token reads it. The thread of this step holds
-    /// the lock meanwhile, so that the token is read only once.
+    /// the lock during the read, so that no other thread reads the token again.
     token: Mutex<Option<String>>,
 }
 
@@ -151,9 +152,10 @@ impl<'a> Executor<'a> {
     }
 
     /// Returns the token, with the addresses of all management nodes of the hosts file. The first
-    /// call reads it on a host of management. This host may not have all addresses yet.
+    /// call reads the token on a host of management. The token on this host may lack some of the
+    /// addresses.
     fn token(&self) -> Result<String> {
-        let mut kept = self.token.lock().expect("no thread panics with this lock");
+        let mut kept = self.token.lock().expect("no thread panics while it holds this lock");
         if let Some(token) = &*kept {
             return Ok(token.clone());
         }

@@ -142,8 +142,9 @@ impl<'a> FreeTargets<'a> {
         Self { deployment, places }
     }
 
-    /// Takes a target outside of the failure domains `used`. Takes it from the domain with the most
-    /// targets, because otherwise targets of this domain could remain at the end.
+    /// Removes and returns a free target outside of the failure domains `used`. Chooses the domain
+    /// with the most free targets, because otherwise targets of this domain could remain without a
+    /// group.
     fn take(&mut self, used: &BTreeSet<Domain>) -> Option<Place> {
         let mut counts: BTreeMap<Domain, usize> = BTreeMap::new();
         for place in &self.places {

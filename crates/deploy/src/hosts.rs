@@ -236,7 +236,8 @@ struct File {
     mount: MountSettings,
     #[serde(default)]
     disks: DiskSettings,
-    /// Whether the cluster has a monitor, or the settings of the monitor.
+    /// Either a Boolean, which is true if the cluster has a monitor, or a table with the settings
+    /// of the monitor.
     monitor: Option<toml::Value>,
     copies: Option<u32>,
     #[serde(default)]

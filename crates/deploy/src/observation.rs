@@ -36,7 +36,7 @@ pub(crate) fn observe<R: Send>(
     // The lock also prevents two calls of `observed` at the same time.
     let waiting = Mutex::new(hosts.iter().map(|host| host.name.as_str()).collect::<Vec<_>>());
     let report = |ended: Option<&Host>| {
-        let mut waiting = waiting.lock().expect("no thread panics with this lock");
+        let mut waiting = waiting.lock().expect("no thread panics while it holds this lock");
         waiting.retain(|name| ended.is_none_or(|host| host.name != *name));
         observed(&Observation {
             object,

@@ -206,7 +206,7 @@ fn install(deployment: &Deployment, program: &Program, host: &Host, facts: &Fact
     if !is_configured || host.disks.iter().any(|disk| is_new(facts, disk)) {
         actions.push(Action::Configure);
     } else if has_other_units(host, facts, is_replaced) {
-        // Services that run use the units from their next start on.
+        // Running services use the new units after their next start.
         actions.push(Action::WriteUnits);
     }
     let new = host.disks.iter().filter(|disk| is_new(facts, disk));
@@ -218,8 +218,9 @@ fn install(deployment: &Deployment, program: &Program, host: &Host, facts: &Fact
     actions
 }
 
-/// Whether a host in the cluster may have other systemd units than its program, or lacks the
-/// drop-in file of a service with disks. `is_replaced` means that the host gets another program.
+/// Whether the systemd units of a host may differ from the units of its program, or the host lacks
+/// the drop-in file of a service with disks. `is_replaced` means that the host gets another
+/// program.
 fn has_other_units(host: &Host, facts: &Facts, is_replaced: bool) -> bool {
     let platform = &facts.platform;
     let has_drop_in = |role| {
@@ -258,7 +259,7 @@ fn service(deployment: &Deployment, host: &Host, facts: &Facts, role: Role) -> V
     actions
 }
 
-/// Whether a host needs a token file, or one with the addresses of more management nodes.
+/// Whether a host has no token file, or a token file that lacks addresses of management nodes.
 fn needs_token(deployment: &Deployment, facts: &Facts) -> bool {
     let addresses = deployment.management_addresses();
     facts.token.is_none() || addresses.iter().any(|it| !facts.token_addresses.contains(it))
@@ -311,7 +312,7 @@ fn verify(deployment: &Deployment, phases: &mut Phases) {
         deployment.hosts.iter().filter(|host| host.has(Role::Client)).collect();
     let Some((first, others)) = clients.split_first() else { return };
     phases.add("verify: write", [*first], |_| vec![Action::WriteCheck]);
-    // If there is only one client, it reads the file that it has written itself.
+    // A single client reads the file that it has written itself.
     let readers = if others.is_empty() { &clients[..] } else { others };
     phases.add("verify: read", readers.iter().copied(), |_| vec![Action::ReadCheck]);
     phases.add("verify: remove", [*first], |_| vec![Action::RemoveCheck]);

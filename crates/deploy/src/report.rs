@@ -93,13 +93,14 @@ pub struct Outcome {
     pub warnings: Vec<HostProblem>,
     /// Problems of hosts. If there is one, no step ran.
     pub problems: Vec<HostProblem>,
-    /// The steps that ran. If there are problems, the steps that would have run without them.
+    /// The steps that ran. If there are problems, the steps that would have run without the
+    /// problems.
     pub steps: Vec<StepReport>,
     /// Duration of the command.
     pub seconds: f64,
 }
 
-/// Returns the steps of a plan that did not run.
+/// Returns reports of all steps of a plan. Each report shows that its step did not run.
 pub(crate) fn planned(phases: &[Phase]) -> Vec<StepReport> {
     let mut steps = Vec::new();
     for phase in phases {

@@ -3,7 +3,7 @@
 //!
 //! The module does no I/O. A host records for which roles and targets it was tuned, so a plan
 //! detects a change of these roles and targets. A host is tuned again only after such a change.
-//! `skep tune check` finds settings that other programs have changed since.
+//! `skep tune check` finds settings that other programs have changed since the last tuning.
 
 use crate::hosts::{Host, Role};
 use std::fmt::Write;
@@ -85,8 +85,9 @@ mod tests {
         check(&GOOD.replace("domain =", "tune = true\ndomain ="), [false, true]);
     }
 
-    /// Runs `body` with the functions, a stand-in for `skep`, and a list in which the deployment
-    /// has recorded nothing yet. Returns the exit status, the list, and the output.
+    /// Runs `body` with the shell functions [`FUNCTIONS`], a stand-in for `skep`, and a
+    /// `deploy.list` in which the deployment has recorded nothing yet. Returns the exit status, the
+    /// text of `deploy.list`, and the output.
     fn run(body: &str) -> (Option<i32>, String, String) {
         let directory = tempfile::tempdir().unwrap();
         let list = directory.path().join("list");

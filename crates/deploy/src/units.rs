@@ -130,8 +130,8 @@ mod tests {
         assert_eq!(mount_unit("/srv/a+b@c:d_e.f"), "srv-a\\x2bb\\x40c:d_e.f.mount");
     }
 
-    /// Runs `body` with the functions on a host whose program has the units `a` and `b`, with the
-    /// text `wanted`. Returns the exit status and the output.
+    /// Runs `body` with the shell functions [`FUNCTIONS`] on a host whose program has the units `a`
+    /// and `b`. Both units have the text `wanted`. Returns the exit status and the output.
     fn run(place: &std::path::Path, body: &str) -> (Option<i32>, String) {
         let at = place.display();
         let functions = FUNCTIONS.replace("/usr/bin/skep ", "fake_skep ");

@@ -111,8 +111,8 @@ fn only_a_monitor_of_the_deployment_is_stopped() {
     }
 }
 
-/// The list of a host may lack the lines about initialised services. The files of the listed
-/// targets then show that the host stores data.
+/// The file `deploy.list` of a host may lack the lines about initialised services. The files in the
+/// targets that `deploy.list` names then show that the host stores data.
 #[test]
 fn files_of_listed_targets_count_as_stored_data() {
     let directory = tempfile::tempdir().unwrap();
@@ -137,7 +137,7 @@ fn files_of_listed_targets_count_as_stored_data() {
     assert_eq!(stored(), format!("{}\n", full.display()));
 }
 
-/// A removal without `--destroy-data` would erase a disk whose files it could not list.
+/// If the disk did not count as data, a removal without `--destroy-data` would erase its files.
 #[test]
 fn target_on_a_failed_disk_counts_as_stored_data() {
     let directory = tempfile::tempdir().unwrap();
@@ -157,8 +157,8 @@ fn target_on_a_failed_disk_counts_as_stored_data() {
     assert_eq!(stored("No such file or directory"), "");
 }
 
-/// An interrupted deployment may have left a disk that is not mounted. Its files cannot be listed,
-/// so the disk counts as data.
+/// After an interrupted deployment, a disk may not be mounted. The script cannot list the files of
+/// such a disk, so the disk counts as data.
 #[test]
 fn disk_that_is_not_mounted_counts_as_stored_data() {
     let directory = tempfile::tempdir().unwrap();
@@ -181,7 +181,7 @@ fn disk_that_is_not_mounted_counts_as_stored_data() {
 fn hosts_receive_systemd_units_of_the_installed_program() {
     let writes = |script: &str| script.lines().any(|line| line.starts_with("write_units "));
     let scripts: Vec<_> = all_scripts().into_iter().filter(|(_, it)| writes(it)).collect();
-    assert_eq!(scripts.len(), 4, "each host has two such scripts");
+    assert_eq!(scripts.len(), 4, "each host has two scripts that write units");
     for (name, script) in scripts {
         assert!(!script.contains("ExecStart="), "{name}");
         assert_eq!(script.contains("\nwrite_units --monitor\n"), name.contains("m1"), "{name}");
@@ -257,7 +257,8 @@ fn disks_are_formatted_and_mounted_with_options_of_the_service() {
     assert!(format.contains(mkfs) && !format.contains("8192"), "{format}");
     assert!(mount.contains("-o noatime,largeio /dev/nvme1n1 "), "{mount}");
     assert!(configure.contains(" xfs noatime,largeio,nofail 0 0\n"), "{configure}");
-    // Without the settings, scripts and lines are as in earlier versions.
+    // A hosts file without settings for disks gives the same scripts and fstab lines as earlier
+    // versions.
     let [format, mount, configure] = scripts(GOOD);
     assert!(format.contains("mkfs.xfs -q -m uuid="), "{format}");
     assert!(mount.contains("mount -t xfs -o noatime /dev/nvme1n1 "), "{mount}");
@@ -330,7 +331,7 @@ fn wait_for_members(serving_from: u32, current_from: u32) -> (Option<i32>, Strin
         format!("{{\"last\":12,\"nodes\":[{leader},{follower},{learner}]}}")
     };
     let (waiting, serving) = (group("Waiting"), group("Serving"));
-    // At first a member lacks changes, and then it is restarted.
+    // At first a follower lacks changes. After this, the follower is restarted.
     let behind = management("null", "Online");
     let (restarted, current) = (management("0", "Offline"), management("0", "Online"));
     // In this script, only the pauses advance the clock, by 25 s each.
@@ -386,8 +387,9 @@ fn run_with(fake: &str, body: &str) -> (Option<i32>, String) {
     (output.status.code(), texts.concat())
 }
 
-/// Lists the targets of a cluster, as `skep target list --output ndjson` prints them, and refuses
-/// all other commands. A lost target of the host `a1` has the same directory as the new target.
+/// A stand-in for `skep`. It lists the targets of a cluster, as `skep target list --output ndjson`
+/// prints them, and refuses all other commands. A lost target of the host `a1` has the same
+/// directory as the new target.
 const TARGETS: &str = r#"case "$1 $2" in 'target list') cat <<'END'
 {"group":null,"id":3,"kind":"metadata","node_name":"a1","path":"/nvme0/t","reachability":"Offline"}
 {"group":null,"id":11,"kind":"metadata","node_name":"a1","path":"/nvme0/t","reachability":"Online"}

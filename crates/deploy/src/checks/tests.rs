@@ -91,8 +91,8 @@ fn lost_target_prevents_new_settings_of_its_service() {
     assert_eq!(verdict.warnings.len(), 1, "{verdict:?}");
 }
 
-/// The administrator has changed settings after the record of the previous settings was written. So
-/// a removal of the deployment would not restore the values from before the deployment.
+/// An administrator has already tuned the host with `skep tune apply`. If the deployment also tuned
+/// the host, its removal could not restore the values from before the deployment.
 #[test]
 fn host_that_was_tuned_by_hand_is_not_tuned_again() {
     let found = |text: &str| {

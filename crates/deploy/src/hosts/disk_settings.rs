@@ -4,8 +4,8 @@
 use super::Role;
 use serde::Deserialize;
 
-/// Options of XFS on the disks of each service. A deployment mounts new disks with them; disks that
-/// are mounted keep their options until the next mount.
+/// Options of XFS on the disks of each service. A deployment mounts new disks with these options. A
+/// mounted disk keeps its current options until the next mount.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct DiskSettings {

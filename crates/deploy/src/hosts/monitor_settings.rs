@@ -28,7 +28,8 @@ pub(super) fn read(entry: Option<Value>, problems: &mut Vec<String>) -> (bool, T
                 .into(),
         );
     }
-    // The checks of ports and the start of the service use this port.
+    // A deployment checks that this port is free, and waits for this port when it starts the
+    // monitor.
     let port = format!(":{}", Role::Monitor.port().unwrap_or_default());
     let is_right = |listen: &Value| listen.as_str().is_some_and(|it| it.ends_with(&port));
     if let Some(listen) = settings.get("listen").filter(|it| !is_right(it)) {
@@ -52,7 +53,7 @@ fn is_one_line(text: &str) -> bool {
     !text.chars().any(char::is_control)
 }
 
-/// Whether each text in a value is a part of a line.
+/// Whether a script can contain each text in a value as a part of a line.
 fn has_only_lines(value: &Value) -> bool {
     match value {
         Value::String(text) => is_one_line(text),

@@ -135,7 +135,7 @@ pub(super) fn check_binding(
     }
 }
 
-/// Checks the name of a failure domain in the same way as the services of the host. An empty name
+/// Checks the name of a failure domain by the same rules as the services of the host. An empty name
 /// means that the host has no domain.
 pub(super) fn check_domain(name: &str, domain: &str, problems: &mut Vec<String>) {
     if let Some(problem) = domain_problem(domain).filter(|_| !domain.is_empty()) {

@@ -72,7 +72,8 @@ pub enum Action {
     RemoveCheck,
     /// Remove all files and directories that a deployment has created on the host.
     Remove {
-        /// Whether the step fails, and removes nothing, if this would delete data of the cluster.
+        /// Whether the step fails and removes nothing if a removal would delete data of the
+        /// cluster.
         keeps_data: bool,
     },
 }

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 /// Adds the steps after which all management nodes run and are members. Nodes that exist start at
 /// the same time, because a majority of them must run before another node can join. New nodes join
-/// one after the other. Returns the names of the hosts that get the token here.
+/// one after the other. Returns the names of the hosts to which these steps write the token.
 pub(super) fn start(
     deployment: &Deployment,
     all: &AllFacts,

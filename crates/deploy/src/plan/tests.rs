@@ -259,7 +259,7 @@ fn removal_unmounts_first_and_stops_management_last() {
 }
 
 #[test]
-fn plan_for_an_added_host_has_only_its_steps() {
+fn plan_for_an_added_host_starts_no_service_of_other_hosts() {
     let deployment = Deployment::parse(GOOD).unwrap();
     let mut all = complete(&deployment);
     all.hosts.insert("s1".into(), fresh(&deployment, deployment.host("s1").unwrap()));

@@ -20,7 +20,7 @@ fn run_in(place: &Path, (from, to): (&str, &str), body: &str) -> (Option<i32>, S
 }
 
 /// An interrupted run writes the settings and does not initialise a new target. The next run finds
-/// the settings that it would write, and must still initialise the target.
+/// its settings already written, and must still initialise the target.
 #[test]
 fn changed_settings_are_recorded_until_the_initialisation() {
     let place = tempfile::tempdir().unwrap();
@@ -234,7 +234,7 @@ fn mount_script_mounts_only_the_disk_with_the_expected_uuid() {
     assert!(code == Some(1) && text.starts_with("cannot mount the disk for"), "{text}");
     let stubs = "is_mounted() { true; }\n";
     let failed = "failed_mount() { echo 'a read fails'; }\n";
-    // The stub replaces the function of the script.
+    // The stubs replace the shell functions that the script defines.
     let text = text_of_mount.replace(DISKS, &format!("{stubs}{failed}"));
     let (code, text) = run_script(&text);
     assert!(code == Some(1) && text.contains("does not work: a read fails. If"), "{text}");
