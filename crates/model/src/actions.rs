@@ -66,7 +66,8 @@ pub enum Action {
     /// A process is killed, and a new process starts.
     Kill(Index),
     /// A process is killed before it has stored its newest cluster map, and a new process starts.
-    /// Followed by a power loss, this step represents a power loss before the map was stored.
+    /// If the next step is a power loss, the two steps represent a power loss before the map was
+    /// stored.
     KillWithOldMap(Index),
     /// A host loses power. Only the given number of records of the member's log is left.
     LosePower(Index, u8),

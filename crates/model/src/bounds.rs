@@ -7,7 +7,7 @@ pub struct Bounds {
     pub members: usize,
     /// Last epoch of the group. Each change of the group begins a new epoch.
     pub epochs: u8,
-    /// Whether an administrator moves the primary.
+    /// Whether an administrator may make another member the primary.
     pub moves: bool,
     /// Whether the model has leases. Without leases, a deposed primary replies until it receives
     /// the new cluster map, and the checker checks only the properties of records. The model then
@@ -26,7 +26,7 @@ pub struct Faults {
     pub power_losses: u8,
     /// Kills, each of one process.
     pub kills: u8,
-    /// Kills after which the process starts with an older cluster map.
+    /// Kills after which the next process starts with an older cluster map.
     pub old_maps: u8,
     /// Messages between members that arrive late or never.
     pub late_messages: u8,

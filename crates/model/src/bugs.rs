@@ -3,10 +3,10 @@
 /// An error in the protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PlantedBug {
-    /// The primary replies when the primary itself has appended the record, before the record is
-    /// held.
+    /// The primary replies about a record when only the primary has appended the record, before the
+    /// record is held.
     ReplyBeforeHeld,
-    /// The primary reports records as durable that are held but not safe.
+    /// The primary reports that records are durable when these records are held but not safe.
     ReplyDurableBeforeSafe,
     /// An absent member serves again when it has appended the records of the primary, before it has
     /// synced the safe records (hole H31).
@@ -55,8 +55,8 @@ pub enum PlantedBug {
     /// A member handles requests of a primary although its log has records of a newer epoch than
     /// its cluster map.
     IgnoreNewerLog,
-    /// The confirmation of the previous primary ends the wait of its successor, although leases of
-    /// earlier primaries may not have ended.
+    /// A new primary stops waiting for leases when the previous primary confirms the new epoch,
+    /// although leases of earlier primaries may not have ended.
     ReleaseAll,
     /// A backup member asks to take over before it has synced its log (hole H35).
     AskUnsynced,

@@ -12,7 +12,7 @@ use std::time::Duration;
 /// A model with its bounds, and a name for its output.
 #[derive(Debug, Clone)]
 pub struct Check {
-    /// Name of the check: the faults and operations that its bounds permit.
+    /// Name of the check, which lists the faults and operations that the bounds permit.
     pub name: &'static str,
     /// The model with its bounds.
     pub model: GroupModel,
@@ -22,17 +22,18 @@ pub struct Check {
 pub const NO_FAULTS: Faults =
     Faults { writes: 0, power_losses: 0, kills: 0, old_maps: 0, late_messages: 0, late_changes: 0 };
 
-/// Returns bounds without leases, in which no administrator moves the primary.
+/// Returns the bounds of a model without leases. No administrator makes another member the primary.
 pub const fn records(members: usize, epochs: u8, faults: Faults) -> Bounds {
     Bounds { members, epochs, moves: false, leases: false, faults }
 }
 
-/// Returns bounds without leases, in which an administrator moves the primary.
+/// Returns the bounds of a model without leases. An administrator may make another member the
+/// primary.
 pub const fn moved(members: usize, epochs: u8, faults: Faults) -> Bounds {
     Bounds { members, epochs, moves: true, leases: false, faults }
 }
 
-/// Returns bounds with leases, in which an administrator moves the primary.
+/// Returns the bounds of a model with leases. An administrator may make another member the primary.
 pub const fn leases(members: usize, epochs: u8, faults: Faults) -> Bounds {
     Bounds { members, epochs, moves: true, leases: true, faults }
 }
@@ -41,8 +42,8 @@ const fn check(name: &'static str, bounds: Bounds, expects: &'static [&'static s
     Check { name, model: GroupModel { bounds, bug: None, begin: &[], expects } }
 }
 
-/// Member 0 has a lease of member 1 only. Member 1 becomes the primary, and waits for this lease.
-/// Member 2 gets all records of member 1 and is counted.
+/// Member 0 has only the lease that member 1 has granted. Member 1 becomes the primary, and waits
+/// for the end of this lease. Member 2 gets all records of member 1, and becomes a counted member.
 pub const COUNTED_DURING_WAIT: &[Action] = &[
     Action::Drop(0, 2),
     Action::ReceiveMap(0),
@@ -260,8 +261,8 @@ pub fn violation(bug: PlantedBug, bounds: Bounds, property: &'static str) -> Opt
     violation_after(&[], bug, bounds, property)
 }
 
-/// Returns the steps after the steps `begin` to a state that violates `property`, like
-/// [`violation`].
+/// Like [`violation`], but the search begins in the state after the steps `begin`. Returns only the
+/// steps after `begin`.
 pub fn violation_after(
     begin: &'static [Action],
     bug: PlantedBug,

@@ -23,12 +23,13 @@ impl Group {
         Self { epoch: 1, primary: 0, since: 1, serving: Members::first(members) }
     }
 
-    /// Returns the serving members, without `member`.
+    /// Returns the serving members except `member`.
     pub fn other_serving(&self, member: Index) -> Members {
         self.serving.without(member)
     }
 
-    /// Makes a serving member the primary. The previous primary does not serve any more.
+    /// Makes a serving member the primary. The previous primary becomes a member that does not
+    /// serve.
     pub fn take_over(&mut self, member: Index) {
         self.serving = self.serving.without(self.primary);
         self.hand_over(member);
@@ -42,8 +43,8 @@ impl Group {
         self.since = self.epoch;
     }
 
-    /// Makes a member that is not the primary stop serving. The epoch rises even if the member did
-    /// not serve, which revokes requests to mark the member as in sync.
+    /// Removes a member other than the primary from the serving members. The epoch rises even if
+    /// the member did not serve. The new epoch revokes requests to mark the member as in sync.
     pub fn drop_member(&mut self, member: Index) {
         assert!(self.primary != member, "the primary is not dropped");
         self.epoch += 1;

@@ -12,7 +12,8 @@ use crate::primary::{MOST_MEMBERS, Primary};
 pub struct History {
     /// Number of records that were created in this run.
     made: u8,
-    /// Records on which at least one reply relies that a client has received.
+    /// Acknowledged records. For each of these records, a client has received a reply that relies
+    /// on the record.
     pub acknowledged: Records,
     /// Records that a reply has reported to a client as durable.
     pub durable: Records,
@@ -59,7 +60,7 @@ impl History {
         Record { epoch, identity: self.made }
     }
 
-    /// Records that clients have received all replies that the primary may send now.
+    /// Notes that clients have received all replies that the primary may send now.
     pub fn answer(&mut self, own: Index, member: &Member, primary: &Primary, model: &GroupModel) {
         let bug = model.bug;
         let log = member.log;
@@ -90,7 +91,7 @@ impl History {
         self.lost[member] = self.lost[member].or(lost);
     }
 
-    /// Records that all serving members have lost their page caches. `left` are the records that at
+    /// Notes that all serving members have lost their page caches. `left` are the records that at
     /// least one serving member still has. Clients may lose all other records, unless these are
     /// durable.
     pub fn forgive(&mut self, left: Records) {

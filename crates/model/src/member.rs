@@ -19,12 +19,12 @@ pub struct Member {
     pub synced: u8,
     /// Last record in the store. All records of the store are safe.
     pub stored: u8,
-    /// Whether the host has lost its page cache, and possibly records in the page cache that the
-    /// member has confirmed.
+    /// Whether the host has lost its page cache, and with it possibly records that the member has
+    /// confirmed.
     pub lacks_records: bool,
-    /// The member mark on the device: the newest epoch in which this member was the primary or has
-    /// confirmed records, and the members that it has asked management to mark as in sync in this
-    /// epoch.
+    /// The member mark on the device. The number is the newest epoch in which this member was the
+    /// primary or has confirmed records. The set has the members that this member has asked
+    /// management to mark as in sync in this epoch.
     pub counted: (u8, Members),
     /// The newest epoch in which this member has sent a request to management that may make it the
     /// only serving member. Zero means that management can no longer carry out any such request.
@@ -62,8 +62,8 @@ pub struct Backup {
     pub matched: u8,
     /// Last record that a primary has reported as safe.
     pub safe: u8,
-    /// The primary's last record, from its first request of this epoch to this process. `None`
-    /// means that this process has received no such request.
+    /// Last record of the primary's log, according to the primary's first request of this epoch to
+    /// this process. `None` means that this process has received no such request.
     pub goal: Option<u8>,
     /// The term of the last request that this process has received.
     pub received: Option<ReceivedTerm>,
@@ -124,10 +124,10 @@ impl Member {
         of_epoch.minus(self.map.serving)
     }
 
-    /// Records durably that this member sends a request to management which may make it the only
-    /// serving member. If `is_known` is false, the member forgets the request (a planted bug). If
-    /// the map is older than the epoch in the member mark, management will refuse the request, so
-    /// the method records nothing.
+    /// Stores durably that this member sends a request to management. The request may make this
+    /// member the only serving member. If `is_known` is false, the member forgets the request (a
+    /// planted bug). If the map is older than the epoch in the member mark, management will refuse
+    /// the request, so the method changes nothing.
     pub fn ask(&mut self, is_known: bool, bug: Option<PlantedBug>) {
         let epoch = self.map.epoch;
         if epoch < self.counted.0 && bug != Some(PlantedBug::ForgetLaterEpoch) {

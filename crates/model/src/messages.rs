@@ -83,8 +83,8 @@ pub enum LateChange {
 }
 
 impl LateMessage {
-    /// Records that the promises of a member have ended, together with the leases that the member
-    /// has granted.
+    /// Notes that the promises of a member have ended, together with the leases that the member has
+    /// granted.
     pub fn end_promise(&mut self, member: Index) {
         match self {
             Self::Request { to, request } if *to == member => request.is_fresh = false,
@@ -93,8 +93,8 @@ impl LateMessage {
         }
     }
 
-    /// Records that the process of a member has ended. Returns `false` if this process was the
-    /// receiver of the message, a reply, which is then lost.
+    /// Notes that the process of a member has ended. Returns `false` if the message is a reply to
+    /// this process. The reply is then lost.
     pub fn end_process(&mut self, member: Index) -> bool {
         match self {
             Self::Request { to, request } => {

@@ -58,8 +58,8 @@ pub enum Standing {
 }
 
 impl Primary {
-    /// Creates the state of a new primary. `own` is the progress of this member, and `stored` the
-    /// last record in its store.
+    /// Creates the state of a new primary. `own` is the progress of this member, and `stored` is
+    /// the last record in its store.
     pub fn new(group: &Group, own: Progress, stored: u8, former: Option<Index>) -> Self {
         let (begun_with, since) = (own.appended, group.since);
         let links = Default::default();

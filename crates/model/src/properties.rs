@@ -21,8 +21,8 @@ const ALWAYS: &[Statement] = &[
     (COMPLETE_PRIMARY, primary_is_complete),
 ];
 
-/// The properties that must hold in at least one state, so that the check is known to reach the
-/// events that they describe.
+/// The properties that must hold in at least one state. These properties show that the check
+/// reaches the events that they describe.
 const SOMETIMES: &[Statement] = &[
     (TAKE_OVER, |model, state| {
         state.group.primary != 0

@@ -15,7 +15,7 @@ use crate::primary::{Primary, Standing};
 pub struct State {
     /// The members.
     pub members: Vec<Member>,
-    /// The group in the state of management.
+    /// The group as recorded in management's state.
     pub group: Group,
     /// Members that the primary has asked management to mark as in sync in this epoch.
     pub mark_requests: Members,
@@ -30,8 +30,8 @@ pub struct State {
 }
 
 impl State {
-    /// Returns the state of a new group, in which all members have the first record and the primary
-    /// has leases from all.
+    /// Returns the state of a new group, in which all members have the first record. The primary
+    /// has leases from all other members.
     pub fn new(model: &GroupModel) -> Self {
         let bounds = &model.bounds;
         let group = Group::new(bounds.members);
@@ -127,7 +127,7 @@ impl State {
     }
 
     /// Makes a backup member the primary if its map names this member as the primary, and
-    /// [`Member::may_lead`] holds.
+    /// [`Member::may_lead`] returns true.
     fn lead_if_possible(&mut self, own: Index, bug: Option<PlantedBug>) {
         let member = &mut self.members[own];
         if !member.may_lead(own, bug) {

@@ -1,4 +1,4 @@
-//! Each test adds one error to the protocol, and checks that the checker finds it.
+//! Each test adds one error to the protocol, and asserts that the model checker finds this error.
 
 use skep_model::bounds::{Bounds, Faults};
 use skep_model::bugs::PlantedBug;
