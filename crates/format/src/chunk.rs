@@ -197,7 +197,7 @@ impl RegionHeader {
         if r.array::<8>()? != MAGIC {
             return Err(Error::new(
                 ErrorCode::Corrupt,
-                "the magic number of the page is not the one of region pages",
+                "the page does not begin with the magic number of region pages",
             ));
         }
         let version = u16::decode(&mut r)?;

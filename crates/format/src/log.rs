@@ -1,8 +1,8 @@
 //! Framing of a log: segments of records. Each record is written by one append.
 //!
 //! Metadata targets and management use this framing. This module is responsible for the layout of a
-//! record and for the rule that distinguishes a torn tail from damage, but not for files or the
-//! meaning of a record. `docs/format/metadata-log.md` shows the layout.
+//! record, and for the rule that distinguishes a torn tail from damage. It is not responsible for
+//! files, or for the meaning of a record. `docs/format/metadata-log.md` shows the layout.
 //!
 //! # Crash rule
 //! A record is valid if its checksum matches, its LSN is one more than the previous LSN, and its
@@ -175,8 +175,8 @@ pub fn scan(owner: LogOwner, first: Lsn, bytes: &[u8]) -> Result<Scan> {
     Ok(Scan { records, end })
 }
 
-/// Searches `bytes` for valid records with LSNs from `next` on. Returns the one with the
-/// highest `synced`.
+/// Searches `bytes` for valid records with LSNs from `next` on. Of these records, returns the
+/// record with the highest `synced`.
 fn later_record(owner: LogOwner, next: Lsn, bytes: &[u8]) -> Option<Record> {
     let magic = MAGIC.to_le_bytes();
     let mut best: Option<Record> = None;

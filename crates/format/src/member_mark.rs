@@ -195,7 +195,8 @@ impl MemberMark {
 
     /// Decodes a mark from the content of its file. A mark of version 4 has no recorded state of
     /// the group. The member records the state in the next cluster map, before it confirms a record
-    /// or leads. Until then, management that was restored from a backup gets no state from it.
+    /// or leads. Until then, a management that was restored from a backup gets no state from this
+    /// member.
     ///
     /// # Errors
     /// - `Corrupt` if the bytes are not a valid mark.

@@ -189,7 +189,7 @@ impl Error {
     }
 
     /// Creates an error that replaces an error with the code `cause`. Callers must react to `code`,
-    /// and may explain `cause` to people. Messages do not carry the cause.
+    /// and may explain `cause` to people. Messages to other processes do not contain the cause.
     pub fn in_place_of(cause: ErrorCode, code: ErrorCode, context: impl Into<String>) -> Self {
         Self(Box::new(Inner { code, context: context.into(), cause: Some(cause) }))
     }

@@ -1,9 +1,10 @@
-//! The state of its metadata group that a member has recorded last. The member stores the record in
-//! its own directory. A cluster map that is older than the record comes from a management that was
-//! restored from a backup (docs/design/0014-metadata-groups.md, "Restored management").
+//! The last state of a metadata group that a member of this group has recorded. The member stores
+//! the record in its own directory. A cluster map that is older than the record comes from a
+//! management that was restored from a backup (docs/design/0014-metadata-groups.md, "Restored
+//! management").
 //!
-//! Does not own the rule when a member records a state (`skep_metadata`), or the decision which
-//! member continues the group (`skep_cluster::losses`).
+//! The crate `skep_metadata` owns the rule that decides when a member records a state. The module
+//! `skep_cluster::losses` decides which member continues the group.
 
 use crate::codec::record;
 use crate::{Epoch, Group, MemberState, TargetId};

@@ -32,7 +32,7 @@ pub fn escape_controls(text: &str) -> Cow<'_, str> {
     Cow::Owned(escaped)
 }
 
-/// Shortens `text` to at most `max_bytes` bytes, without a part of a character at its end.
+/// Shortens `text` to at most `max_bytes` bytes, and never splits a character.
 pub fn shorten(text: &mut String, max_bytes: usize) {
     let mut end = text.len().min(max_bytes);
     while !text.is_char_boundary(end) {
@@ -41,8 +41,8 @@ pub fn shorten(text: &mut String, max_bytes: usize) {
     text.truncate(end);
 }
 
-/// Escapes `text` like [`escape_controls`], and replaces all after its first `most` characters by
-/// `...`.
+/// Escapes `text` like [`escape_controls`], and replaces everything after the first `most`
+/// characters by `...`.
 pub fn shown(text: &str, most: usize) -> String {
     match text.char_indices().nth(most) {
         None => escape_controls(text).into_owned(),

@@ -253,8 +253,9 @@ record! {
     pub struct StagedRecord {
         /// The group that has prepared steps.
         pub participant: GroupId,
-        /// The time at which the participant has prepared the steps, from its reply. A prepared
-        /// transaction with another time does not count.
+        /// The time at which the participant has prepared the steps, from its reply. The
+        /// participant confirms its prepared transaction only if this transaction has the same
+        /// time.
         pub since: Timestamp,
         /// The change of the coordinator.
         pub entry: StagedEntry,

@@ -1,4 +1,5 @@
-//! The reasons for the condition of a target that Skep treats in a special way.
+//! Reasons for the condition of a target. Skep recognizes these reasons, and adapts a log line, a
+//! reported problem or a remedy to them.
 //!
 //! Messages and the cluster map carry each reason as text, in `TargetHealth::problem`. Details may
 //! follow the text. This module is the only one that compares this text. All other code matches on
@@ -6,7 +7,8 @@
 
 use super::TargetHealth;
 
-/// A reason for the condition of a target that changes a log line, a problem or its remedy.
+/// A reason for the condition of a target. The reason changes a log line, a reported problem or the
+/// remedy of this problem.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KnownReason {
     /// The service opens the target again in another role, after a moment. The condition is `Down`.
@@ -49,7 +51,7 @@ impl KnownReason {
 }
 
 impl TargetHealth {
-    /// Returns the reason for the condition if Skep treats this reason in a special way.
+    /// Returns the reason for the condition if it is one of the reasons in [`KnownReason`].
     pub fn known_reason(&self) -> Option<KnownReason> {
         KnownReason::ALL.into_iter().find(|reason| self.problem.starts_with(reason.text()))
     }
