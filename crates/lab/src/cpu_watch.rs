@@ -67,8 +67,7 @@ pub struct CpuUse {
     pub mean_idle: f64,
     /// Idle share of the sample with the least idle time, from 0 to 1.
     pub least_idle: f64,
-    /// Whether the processors were the bottleneck. If the processors were the limit, the
-    /// measurement is invalid.
+    /// Whether the processors were the bottleneck. If so, the measurement is invalid.
     pub is_limit: bool,
 }
 

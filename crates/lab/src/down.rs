@@ -166,8 +166,8 @@ pub fn would_remove(lab: &str) -> Result<Removed> {
     })
 }
 
-/// Removes the directory of the lab's state, logs and mount points. Remove the state file after all
-/// other files.
+/// Removes the directory of the lab's state, logs and mount points. Removes the state file after
+/// all other files.
 fn remove_run(lab: &str, run: &Path) -> Result<()> {
     let named = |error: std::io::Error| Error::from(error).within(run.display());
     let ignore_missing = |result: std::io::Result<()>| match result {

@@ -1,13 +1,13 @@
 //! Accounts of load: the load that each client, user, group and job has caused, and the load that
 //! each directory has received.
 //!
-//! Each table has at most [`MAX_ACCOUNTS`] accounts. A new account in a full table replaces the
-//! account with the lowest rank, as in the algorithm "space-saving" (Metwally, Agrawal and El
-//! Abbadi, 2005). The new account inherits the rank of the replaced account. So a new account with
-//! much load stays in the table, and many new accounts with little load do not replace the heavy
-//! accounts. The table adds the load of a replaced account to the account [`LEFT_OUT`]. So the sum
-//! over all accounts is exact, except at the moment of a replacement, and a reader can determine
-//! how much load belongs to no account.
+//! Each table has at most [`MAX_ACCOUNTS`] accounts. The rank of an account is a measure of its
+//! recent load. A new account in a full table replaces the account with the lowest rank, as in the
+//! algorithm "space-saving" (Metwally, Agrawal and El Abbadi, 2005). The new account inherits the
+//! rank of the replaced account. So a new account with much load stays in the table, and many new
+//! accounts with little load do not replace the heavy accounts. The table adds the load of a
+//! replaced account to the account [`LEFT_OUT`]. So the sum over all accounts is exact, except at
+//! the moment of a replacement, and a reader can determine how much load belongs to no account.
 //!
 //! # Directories
 //! Programs visit millions of directories, and each account is a separate series in a monitoring

@@ -29,7 +29,7 @@ const BALANCE_LABELS: &[&str] = &["of", "skep_cluster"];
 ///
 /// `operations!(STORAGE, "storage", true, true, ["target"], "of storage targets")` declares
 /// `STORAGE`, an [`OperationFamily`] with definitions such as `skep_storage_operations`. The first
-/// boolean states whether the table has accounts of load. The second argument states whether the
+/// boolean states whether the table has accounts of load. The second boolean states whether the
 /// table belongs to a service, and not to a mount.
 macro_rules! operations {
     (

@@ -157,7 +157,8 @@ impl HistogramValue {
     /// durations is longer than the result. `None` means that there is no duration.
     ///
     /// The last bucket has no upper bound, so its lower bound of 69 s takes the place of an upper
-    /// bound. The result is then too short, but readers see that operations take longest.
+    /// bound. The result is then too short, but still shows that operations take more than a
+    /// minute.
     pub fn quantile(&self, share: f64) -> Option<Duration> {
         let count = self.count();
         if count == 0 {

@@ -82,7 +82,7 @@ impl SlowOperations {
     }
 }
 
-/// Describes where an operation is in a stage, as text for users.
+/// Describes a stage of an operation, as text for users.
 fn place(stage: Stage) -> &'static str {
     match stage {
         Stage::Waiting => "in the queue of the target",
