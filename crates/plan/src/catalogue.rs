@@ -134,7 +134,7 @@ impl Catalogue {
     /// Returns the catalogue that is compiled into the program.
     ///
     /// # Panics
-    /// Panics if a built-in file is invalid. A test ensures that none is.
+    /// Panics if a built-in file is invalid. A test ensures that all built-in files are valid.
     pub fn built_in() -> Self {
         let mut catalogue = Self::default();
         for (name, text) in BUILT_IN {

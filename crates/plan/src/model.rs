@@ -2,8 +2,8 @@
 //!
 //! Clients demand data, and servers supply it. Each side has several limits, and the smallest limit
 //! is decisive. If demand and supply are about equal, neither side is fully used. For this reason,
-//! the rate is a smooth minimum of both. A job ends when its slowest server ends, so each of many
-//! servers attains a slightly lower rate than a single server would.
+//! the rate is a smooth minimum of demand and supply. A job ends when its slowest server ends, so
+//! each of many servers attains a slightly lower rate than a single server would.
 //! `docs/design/0013-planning-model.md` explains the reasons for these rules.
 
 use crate::parameter::Parameters;
@@ -82,7 +82,7 @@ impl LimitKind {
     }
 }
 
-/// The result of the model: the rate, and why it is not higher.
+/// The result of the model: the rate, and the limits that keep the rate from being higher.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Outcome {
     /// The predicted rate, in MB/s or operations per second.
@@ -210,8 +210,8 @@ fn supply(parameters: &Parameters, system: &System, workload: &Workload) -> Vec<
     limits
 }
 
-/// Returns a smooth minimum of two rates. The larger `saturation` is, the nearer the result is to
-/// the exact minimum.
+/// Returns a smooth minimum of two rates. With a larger `saturation`, the result is nearer to the
+/// exact minimum.
 fn smooth_minimum(demand: f64, supply: f64, saturation: f64) -> f64 {
     let (least, most) = (demand.min(supply), demand.max(supply));
     if most.is_infinite() {

@@ -54,7 +54,7 @@ pub struct Candidate {
     pub origin: crate::catalogue::Origin,
     /// Source of the server's data and price.
     pub source: String,
-    /// Cost of the system. The cost contains the rates with all clients.
+    /// Cost of the system, with the rates that all clients together attain.
     pub cost: Cost,
     /// The part of the system that limits the rate of sequential writes.
     pub binds: LimitKind,
@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn system_with_redundancy_costs_more_than_one_without() {
+    fn redundancy_raises_the_cost_of_a_system() {
         let plain = run(&needs()).unwrap().remove(0);
         let safe = run(&Needs { redundancy: Redundancy::Raid1, ..needs() }).unwrap().remove(0);
         assert!(safe.cost.usd_per_hour > plain.cost.usd_per_hour);

@@ -70,7 +70,7 @@ pub struct Needs {
     pub files_in_use: u64,
     /// Mean length of a name, in bytes.
     pub name_bytes: u64,
-    /// Number of targets of the wide part of a file.
+    /// Number of targets over which a file is striped, except for its first bytes.
     pub stripe_width: u64,
     /// Maximum number of bytes of a file that metadata stores. `Some(0)` means that the file has
     /// an inline component without bytes. `None` means that the pattern of the file has no inline
@@ -201,8 +201,8 @@ fn metadata_bytes_of_file(needs: &Needs, chunk_files: u64) -> u64 {
     file.bytes()
 }
 
-/// Returns the number of chunk files of a file with the default pattern: the first bytes are on one
-/// target, and the rest on many.
+/// Returns the number of chunk files of a file with the default pattern. In this pattern, the first
+/// bytes are on one target, and the other bytes are on many targets.
 fn chunk_files(needs: &Needs) -> u64 {
     if needs.mean_bytes <= needs.inline_bytes.unwrap_or(0) {
         return 0;
@@ -212,8 +212,8 @@ fn chunk_files(needs: &Needs) -> u64 {
     1 + rest.div_ceil(default_chunk_bytes).min(needs.stripe_width)
 }
 
-/// Returns the bytes of a file on storage targets: its data, and a page of checksums at least for
-/// each chunk file.
+/// Returns the bytes of a file on storage targets: its data, and for each chunk file at least one
+/// page of checksums.
 fn data_bytes_of_file(needs: &Needs, chunk_files: u64) -> u64 {
     if chunk_files == 0 {
         return 0;
@@ -260,7 +260,8 @@ fn connections(needs: &Needs, targets: u64) -> u64 {
     needs.clients * needs.client_cpus * targets
 }
 
-/// Returns the number of cores of a service: one for each target, and half as many for the kernel.
+/// Returns the number of cores of a service: one for each target, and for the kernel half the
+/// number of targets.
 fn cores(targets: u64) -> u64 {
     targets + targets.div_ceil(2)
 }
@@ -381,7 +382,7 @@ mod tests {
             let error = size(&needs).expect_err("refused");
             assert!(error.context().contains(words), "{error}");
         }
-        // The largest needs do not overflow.
+        // The sizes for the largest needs do not overflow.
         let most = Needs { files: MAX_FILES, mean_bytes: MAX_MEAN_BYTES, ..NEEDS };
         assert_eq!(sized(most).data_bytes, u64::MAX);
     }

@@ -174,8 +174,8 @@ pub enum Spread {
         /// Number of targets of a file. `None` means all targets.
         targets: Option<u32>,
     },
-    /// One file for all processes. The file is on `targets` targets, with the same number on each
-    /// server.
+    /// One file for all processes. The file is on `targets` targets. Each server has the same
+    /// number of these targets.
     Shared {
         /// Number of targets of the file.
         targets: u32,

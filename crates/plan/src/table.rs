@@ -99,7 +99,7 @@ enum Cell {
 /// Returns the tables that are compiled into the program.
 ///
 /// # Panics
-/// Panics if a built-in table is invalid. A test ensures that none is.
+/// Panics if a built-in table is invalid. A test ensures that all built-in tables are valid.
 pub fn built_in(catalogue: &Catalogue) -> Vec<Table> {
     let read = |file: &str| match file {
         "alces_throughput.csv" => Ok(include_str!("../data/published/alces_throughput.csv").into()),

@@ -21,7 +21,7 @@ pub(super) struct StoredFile {
     pub(super) has_inline_component: bool,
     /// Number of bytes of the file in the inline component.
     pub(super) inline_bytes: u64,
-    /// Number of targets of the wide component.
+    /// Number of targets of the component that is striped over many targets.
     pub(super) stripe_width: u64,
     /// Number of chunk files with data.
     pub(super) chunk_files: u64,
@@ -34,8 +34,8 @@ impl StoredFile {
         let parts = self.inline_bytes.div_ceil(INLINE_PART_BYTES);
         let name = DentryRecord { name: Bytes(Vec::new()), inode, kind: FileKind::Regular };
         let part = InlineRecord { checksum: 0, bytes: Bytes(Vec::new()) };
-        // The key of part 0 is shorter than the keys of the other parts. All parts count with the
-        // longer key.
+        // The key of part 0 is shorter than the keys of the other parts. The result uses the longer
+        // key for all parts.
         let records = record_bytes(&Key::Inode(inode), &self.inode_record())
             + record_bytes(&Key::Dentry(inode, u64::MAX), &name)
             + self.name_bytes
