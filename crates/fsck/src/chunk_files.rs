@@ -102,7 +102,8 @@ pub(crate) fn check(
         check_groups(*inode, record, map, newest, findings);
         check_synced(*inode, record, files, map, findings);
     }
-    // Chunk files without an inode only use space, so they follow the findings about lost data.
+    // Chunk files without an inode only waste space, so the findings about them follow the findings
+    // about lost data.
     for (target, keys) in &files.0 {
         let Some(group) = map.group_of(*target).map(|group| group.id) else { continue };
         for key in keys.iter().filter(|key| !is_owned(records, group, key)) {

@@ -37,7 +37,7 @@ pub enum Finding {
         group: GroupId,
         /// The two members.
         targets: [TargetId; 2],
-        /// The last log record whose changes both have.
+        /// The last log record whose changes both members have.
         record: Lsn,
         /// The first key with different values in the two stores.
         key: Vec<u8>,
@@ -348,8 +348,8 @@ pub struct Findings {
 }
 
 impl Findings {
-    /// Adds a finding to the list. If the list has the maximum number of its kind, only counts the
-    /// finding.
+    /// Adds a finding to the list. If the list already has [`MAX_FINDINGS`] findings of this kind,
+    /// only counts the finding.
     pub(crate) fn add(&mut self, finding: Finding) {
         let count = self.counts.entry(finding.word()).or_default();
         *count += 1;

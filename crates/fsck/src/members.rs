@@ -48,8 +48,8 @@ struct Store {
     log: PathBuf,
 }
 
-/// The key-value pairs of a store after some changes, in the order of their keys, without the
-/// LSN of the last log record.
+/// The key-value pairs of a store to which `changes` were applied, in the order of their keys.
+/// Omits the pair with the LSN of the last log record in the store.
 struct Pairs<'a> {
     engine: &'a FjallEngine,
     page: Peekable<vec::IntoIter<Pair>>,
@@ -207,7 +207,7 @@ impl Comparison<'_> {
                 format!("the log of target {} does not have record {last} any more", newest.target)
             }
             (None, _) => format!(
-                "its log does not have record {last}, the last one in the store of target {}",
+                "its log lacks record {last}, the last record in the store of target {}",
                 newest.target
             ),
         };

@@ -86,7 +86,8 @@ pub struct Provider {
 }
 
 impl Provider {
-    /// Searches for credentials in the same order as the AWS CLI, and gets the first credentials.
+    /// Searches for credentials in the same order as the AWS CLI, and uses the first credentials
+    /// that it finds.
     ///
     /// # Errors
     /// Returns `AuthenticationFailed` if no credentials are found, and the error of a file that
@@ -135,7 +136,7 @@ impl Provider {
     /// # Errors
     /// Returns `AuthenticationFailed` if no valid credentials can be obtained.
     pub fn get(&self) -> Result<Option<Credentials>> {
-        let mut cached = self.cached.lock().expect("no thread panics with this lock");
+        let mut cached = self.cached.lock().expect("no thread panics while it holds this lock");
         if let Some(found) = cached.as_ref().filter(|it| it.is_fresh(now())) {
             return Ok(Some(found.clone()));
         }
@@ -168,14 +169,15 @@ impl Provider {
     /// Replaces the credentials of a provider that [`Self::given`] has created.
     pub fn set(&self, credentials: Credentials) {
         if matches!(self.place, Place::Given) {
-            *self.cached.lock().expect("no thread panics with this lock") = Some(credentials);
+            *self.cached.lock().expect("no thread panics while it holds this lock") =
+                Some(credentials);
         }
     }
 
     /// Drops credentials that the object store has refused as expired. Returns whether
     /// [`Self::get`] may now return other credentials.
     pub(crate) fn forget(&self, refused: &Credentials) -> bool {
-        let mut cached = self.cached.lock().expect("no thread panics with this lock");
+        let mut cached = self.cached.lock().expect("no thread panics while it holds this lock");
         match self.place {
             Place::Anonymous => false,
             Place::Given => cached.as_ref() != Some(refused),

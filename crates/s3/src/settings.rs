@@ -129,7 +129,7 @@ pub(crate) struct Endpoint {
 }
 
 impl Endpoint {
-    /// Returns the endpoint that has the form of the URLs of a bucket.
+    /// Returns the endpoint that forms the URLs of a bucket.
     ///
     /// # Errors
     /// Returns `InvalidArgument` if the endpoint is not a URL that consists of a scheme and a host.

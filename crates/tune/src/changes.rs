@@ -242,8 +242,8 @@ pub fn is_changed(tree: &Tree) -> Result<bool> {
 /// If a kernel file cannot be restored, this is not an error. The outcome lists the file as a
 /// failure. The file stays in the record, so that the next call restores it. The outcome lists two
 /// exceptions as forgotten. One exception is a file of a device that was removed from the host,
-/// since the kernel no longer has its value. The other exception is every file that cannot be
-/// restored if `forgets` is set.
+/// since the kernel no longer has its value. If `forgets` is set, the other exception is every file
+/// that cannot be restored.
 pub fn undo(tree: &Tree, forgets: bool) -> Result<Outcome> {
     let missing = || {
         let what = format!(

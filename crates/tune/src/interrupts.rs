@@ -12,8 +12,8 @@ use skep_types::cpu_list;
 use std::collections::BTreeSet;
 
 /// Returns a finding for each disk and network interface of `scope` whose interrupts the kernel
-/// shows. Disks count only on hosts with metadata or storage. Disks of one controller share its
-/// interrupts, and have one finding.
+/// shows. The function checks disks only on hosts with metadata or storage. Disks of one controller
+/// share its interrupts, and have one finding.
 pub fn findings(tree: &Tree, scope: &Scope) -> Vec<Finding> {
     let online = tree.read("/sys/devices/system/cpu/online");
     let cpus = online.and_then(|list| cpu_list::parse(list.trim()));

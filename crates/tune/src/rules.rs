@@ -174,8 +174,8 @@ pub enum Form {
     /// The value is the whole text of the file.
     #[default]
     Value,
-    /// The file lists all possible words. The current word is the one in brackets. If the text has
-    /// no brackets, the whole text is the value.
+    /// The file lists all possible words. The current word is in brackets. If the text has no
+    /// brackets, the whole text is the value.
     Choice,
     /// The value is the last of the three numbers in the file.
     Triple,

@@ -36,9 +36,9 @@ impl Tree {
         directories.map(|it| it.join(name)).find_map(|it| std::fs::read_to_string(it).ok())
     }
 
-    /// Returns the sorted names of the entries of the directory `name`, which is in the nearest
-    /// directory that has it: first in `path`, after its symbolic links are followed, and then in
-    /// each directory above. The list is empty if no directory has it.
+    /// Searches for a directory `name`: first in `path`, after its symbolic links are followed, and
+    /// then in each directory above. Returns the sorted names of the entries of the first such
+    /// directory. The list is empty if no directory has the name `name`.
     pub(crate) fn names_above(&self, path: &str, name: &str) -> Vec<String> {
         let canonical = |path: &Path| path.canonicalize().ok();
         let (Some(root), Some(first)) = (canonical(&self.root), canonical(&self.real(path))) else {

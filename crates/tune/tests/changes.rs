@@ -67,8 +67,8 @@ struct Host {
 }
 
 impl Host {
-    /// Creates the files of a host. If `is_good`, all values in them are the recommended ones.
-    /// Otherwise, no value is a recommended one.
+    /// Creates the files of a host. If `is_good`, all values in the files are recommended values.
+    /// Otherwise, no value is a recommended value.
     fn new(is_good: bool) -> Self {
         let directory = tempfile::tempdir().expect("a directory");
         let host = Self { tree: Tree::new(directory.path()), directory };
@@ -335,8 +335,8 @@ fn undo_after_a_crash_of_apply_restores_everything() {
     let host = Host::new(false);
     let before = host.snapshot();
     host.apply_all();
-    // This is the state if the crash comes after the record is synced, and after the first three
-    // values are written.
+    // This is the state if the host crashes after `apply` has synced the record and written the
+    // first three values.
     for (path, _, wrong) in FILES.iter().skip(3) {
         host.put(path, wrong);
     }
