@@ -123,8 +123,8 @@ pub struct Facts {
     /// Name of the cluster that was deployed to the host. `None` means that no cluster was deployed
     /// to it.
     pub deployed: Option<String>,
-    /// Whether the file system at the mount point is Skep. `None` means that nothing is mounted
-    /// there.
+    /// Whether the file system at the mount point is Skep. `None` means that nothing is mounted at
+    /// the mount point.
     pub mount: Option<bool>,
     /// Whether the settings of the kernel were changed for the host's roles.
     pub tuning: Tuning,

@@ -20,7 +20,7 @@ const MARK: &str = "#SKEP";
 const MOST_BYTES: usize = 4096;
 /// Maximum number of lines of one script.
 const MOST_LINES: usize = 32;
-/// Maximum number of characters of a line in a message.
+/// Maximum number of characters that a message shows of a line.
 const MOST_SHOWN: usize = 80;
 /// Characters with a meaning in shells. A path with one of them is an error of the user, or an
 /// attempt to run a command.

@@ -7,8 +7,8 @@
 //! complete cluster has only the steps that verify it.
 //!
 //! # Several management nodes and copies of metadata
-//! Steps that concern the cluster as a whole run on one host of management, which [`acting`]
-//! chooses: a host whose node votes and runs. So a plan continues even if one of three hosts of
+//! One host of management runs the steps that concern the whole cluster. [`acting`] chooses a host
+//! whose management node votes and runs. So a plan continues even if one of three hosts of
 //! management is missing. The plan of a new cluster with several management nodes and copies is:
 //!
 //! 1. The acting host initialises management, as in a cluster with one node.

@@ -86,8 +86,8 @@ pub struct Outcome {
     pub copies: u32,
     /// The metadata groups, as they were at the start, and the groups that the plan creates.
     pub metadata_groups: Vec<GroupReport>,
-    /// Whether all hosts have answered and the cluster lacks no step of `skep deploy apply`. `None`
-    /// for all commands except `plan` and `status`.
+    /// Whether all hosts have answered and `skep deploy apply` has no steps left except checks and
+    /// the installation of the program. `None` for all commands except `plan` and `status`.
     pub is_complete: Option<bool>,
     /// Facts about hosts that an administrator should check.
     pub warnings: Vec<HostProblem>,

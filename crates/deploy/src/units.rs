@@ -66,10 +66,10 @@ pub(crate) fn drop_in_path(cluster: &str, role: Role) -> String {
 /// has tried to mount the disks of the service. `None` means that the service has no disks.
 ///
 /// The unit does not require the mounts, so a service with a missing disk serves its other targets.
-/// The directory of the target on the missing disk does not exist. The service reports this target
-/// as failed, because it serves only a directory that has the identity of a target, and it opens
-/// the target when the disk is mounted. The unit does not start the mounts either (`Wants=`). A
-/// restart of the service would otherwise wait 90 s for the device of a missing disk. At boot,
+/// The directory of the target on the missing disk does not exist. The service serves only a
+/// directory that has the identity of a target. So the service reports this target as failed, and
+/// opens the target when the disk is mounted. The unit does not start the mounts either (`Wants=`).
+/// A restart of the service would otherwise wait 90 s for the device of a missing disk. At boot,
 /// `local-fs.target` starts the mounts of `/etc/fstab`.
 pub(crate) fn drop_in(host: &Host, role: Role) -> Option<String> {
     let disks = host.disks.iter().filter(|disk| disk.role == role);

@@ -66,7 +66,7 @@ pub enum Finding {
     },
     /// A lookup cannot find a directory entry. The cursor of the entry does not follow from the
     /// hash of its name, or an earlier cursor with the same hash is unused, so that the lookup
-    /// stops there.
+    /// stops at this cursor.
     WrongCursor {
         /// The directory that has the entry.
         directory: InodeId,

@@ -396,7 +396,7 @@ fn chunk_file_without_inode_is_reported() {
     assert_eq!(stopped.words(), ["orphan"]);
     std::fs::write(stopped.chunk_file_path(&chunk_file(40, 0)).with_file_name("notes"), "")
         .unwrap();
-    assert_eq!(stopped.words(), ["orphan"], "other files are not judged");
+    assert_eq!(stopped.words(), ["orphan"], "a file with another name gives no finding");
 }
 
 #[test]

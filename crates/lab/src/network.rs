@@ -12,7 +12,7 @@
 //! The kernel keeps at most 1024 addresses that hosts have found by ARP, in all network namespaces
 //! together (`net.ipv4.neigh.default.gc_thresh3`), and drops packets to further addresses. Twenty
 //! servers and 46 clients need more than the default. So [`make_neighbours`] gives each host
-//! permanent entries, which do not count.
+//! permanent entries, which do not count towards this limit.
 //!
 //! # Hazard: large packets
 //! The kernel passes up to 64 KiB to an interface in one piece, and splits this data into frames

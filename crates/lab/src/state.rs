@@ -21,7 +21,7 @@ const VERSION: u32 = 1;
 /// Name of the state file in the lab's state directory.
 const STATE_FILE: &str = "lab.json";
 
-/// How far the start of a lab has come.
+/// The progress of the start of a lab.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Phase {

@@ -8,7 +8,7 @@ use crate::snapshot::{Labels, Snapshot};
 use crate::switch::is_off;
 use std::sync::Arc;
 
-/// The two metrics that a kind of process has for its caches.
+/// The metrics of hits and misses for the caches of one kind of process.
 #[derive(Debug)]
 pub struct CacheFamily {
     /// Number of hits: uses in which the cache had the requested item.

@@ -19,7 +19,7 @@ const NOTABLE_PART: u32 = 10;
 #[derive(Debug, Default)]
 pub struct SlowOperations {
     last_line: Cell<Option<Duration>>,
-    /// Number of slow operations since the last line that were not logged.
+    /// Number of slow operations that were not logged since the last log line.
     left_out: Cell<u64>,
 }
 

@@ -33,7 +33,7 @@ pub enum Action {
     ReceiveUnstoredMap(Index),
     /// All promises of a member have ended.
     EndPromise(Index),
-    /// A primary begins to count an absent member: its replies wait for this member.
+    /// A primary begins to count an absent member: the replies of the primary wait for this member.
     Count(Index, Index),
     /// A primary stops counting a member.
     StopCounting(Index, Index),

@@ -1,11 +1,12 @@
 //! Calibration finds the parameters that fit measured rates best, and the uncertainty of these
 //! parameters.
 //!
-//! Each parameter has an assumed value with an uncertainty ([`crate::PARAMETERS`]), and
-//! measurements change both. The method is a maximum a posteriori estimate, by the algorithm of
-//! Levenberg and Marquardt on the logarithms of the parameters. Each table has the same weight,
-//! independently of its number of rows. A parameter on which no measurement depends keeps its
-//! assumed value and uncertainty. This uncertainty makes the intervals of predictions wider.
+//! Each parameter has an assumed value with an uncertainty ([`crate::PARAMETERS`]). Measurements
+//! change the value and its uncertainty. The method is a maximum a posteriori estimate, by the
+//! algorithm of Levenberg and Marquardt on the logarithms of the parameters. Each table has the
+//! same weight, independently of its number of rows. A parameter on which no measurement depends
+//! keeps its assumed value and uncertainty. This uncertainty makes the intervals of predictions
+//! wider.
 
 use crate::model::{self, Outcome};
 use crate::parameter::{COUNT, Parameters};

@@ -58,8 +58,8 @@ pub struct StoredPart {
     pub crc: Option<u32>,
 }
 
-/// The bytes of an object or part for a request that stores it. The client reads these bytes
-/// several times: once for the checksum, and once for each attempt to send the bytes.
+/// The bytes that a request stores as an object or as a part of an upload. The client reads these
+/// bytes several times: once for the checksum, and once for each attempt to send the bytes.
 pub trait Content: Sync {
     /// Returns the number of bytes. Each reader must return exactly this number.
     fn size(&self) -> u64;
@@ -109,8 +109,8 @@ pub trait Objects: Sync {
     fn head(&self, key: &str) -> Result<Option<Head>>;
 
     /// Reads a range of an object, or the whole object. Returns the attributes of the object.
-    /// `etag` is the entity tag of the version to read. If the connection is cut, the rest is read
-    /// from the same version.
+    /// `etag` is the entity tag of the version to read. If the connection is cut, the client reads
+    /// the remaining bytes from the same version.
     ///
     /// # Errors
     /// The errors that the trait lists. If `sink` returns an error, the read ends with this error.

@@ -71,8 +71,8 @@ fn compare(tree: &Tree, device: String, interrupts: &[String]) -> Option<Finding
 /// Returns the CPUs that handle an interrupt. `None` means that the interrupt is not in use.
 fn cpus_of(tree: &Tree, interrupt: &str) -> Option<BTreeSet<usize>> {
     let read = |name: &str| tree.read(&format!("/proc/irq/{interrupt}/{name}"));
-    // Usually all CPUs are permitted, and the kernel selects one CPU. Some kernels do not show the
-    // selected CPU, so compare the permitted CPUs there.
+    // Usually all CPUs are permitted, and the kernel selects one CPU. For a kernel that does not
+    // show the selected CPU, compare the permitted CPUs.
     let list = read("effective_affinity_list").or_else(|| read("smp_affinity_list"))?;
     cpu_list::parse(list.trim())
 }

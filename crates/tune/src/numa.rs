@@ -14,8 +14,8 @@ use std::collections::{BTreeMap, BTreeSet};
 /// The numbers of NUMA nodes.
 type Nodes = BTreeSet<usize>;
 
-/// Returns a finding for each running service that has a role of `scope`, and each kind of its
-/// devices. Empty on a host with one node.
+/// For each running service that has a role of `scope`, returns a finding about its disks, and a
+/// finding about its network interfaces. Empty on a host with one node.
 pub fn findings(tree: &Tree, scope: &Scope) -> Vec<Finding> {
     let nodes = nodes(tree);
     if nodes.len() < 2 {

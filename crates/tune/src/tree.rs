@@ -26,9 +26,9 @@ impl Tree {
         std::fs::read_to_string(self.real(path)).ok()
     }
 
-    /// Returns the text of the file `name` in the nearest directory that has it: first in `path`,
-    /// after its symbolic links are followed, and then in each directory above. `None` means that
-    /// no directory has it.
+    /// Searches for a file `name`: first in `path`, after its symbolic links are followed, and then
+    /// in each directory above. Returns the text of the first such file. `None` means that no
+    /// directory has such a file.
     pub(crate) fn read_above(&self, path: &str, name: &str) -> Option<String> {
         let root = self.root.canonicalize().ok()?;
         let first = self.real(path).canonicalize().ok()?;

@@ -15,9 +15,9 @@ record! {
     pub struct GroupRecord {
         /// Epoch of the group. Zero means that the member has recorded no state.
         pub epoch: Epoch,
-        /// The members that may have all changes of the group in this epoch, in ascending order:
-        /// the serving members, and the members that the primary has asked management to mark as in
-        /// sync.
+        /// The members that may have all changes of the group in this epoch, in ascending order.
+        /// These members are the serving members, and the members that the primary has asked
+        /// management to mark as in sync.
         pub members: Vec<TargetId>,
     }
 }

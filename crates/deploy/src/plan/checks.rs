@@ -115,7 +115,7 @@ fn judge_copies(deployment: &Deployment, cluster: &Cluster, acting: &Host, verdi
 }
 
 /// Adds a problem for each host that was reinstalled and has lost its metadata targets. The groups
-/// of these targets cannot use new targets as long as the lost ones are members.
+/// of these targets cannot use new targets as long as the lost targets are members.
 fn judge_members(
     deployment: &Deployment,
     all: &AllFacts,

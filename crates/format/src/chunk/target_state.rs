@@ -42,7 +42,7 @@ record! {
         /// Whether a write or sync has failed. After such a failure, acknowledged writes may be
         /// lost even without a reboot.
         pub failed: bool,
-        /// Start number of the earliest start since which the page cache has lost no data. Region
+        /// Start number of the earliest start after which the page cache has lost no data. Region
         /// pages with this start number or a higher one cannot have been torn.
         pub kept_since: u64,
         /// Mark of the host's page cache at the time of the write of this state.
