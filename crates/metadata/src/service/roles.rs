@@ -321,6 +321,10 @@ impl Parts<'_> {
                     self.note_map(map)?;
                 }
             }
+            if backup.has_to_store() {
+                // The primary must not wait for the write to the store.
+                skep_env::submit_begun();
+            }
             let now = skep_env::now();
             shell.meter.borrow_mut().begin_batch(&events, now);
             shell.meter.borrow_mut().role().note_backup(membership.serves(self.target), now);

@@ -158,6 +158,7 @@ impl<E: Engine> Backup<E> {
     ) -> Result<Vec<Action>> {
         self.silence.begin_batch(self.now, now);
         self.now = now;
+        self.store()?;
         for event in events {
             match event {
                 Event::Request { connection, header, body } => {
@@ -175,7 +176,6 @@ impl<E: Engine> Backup<E> {
                 | Event::Tick => {}
             }
         }
-        self.store()?;
         self.end_waits();
         self.ask_to_take_over();
         if self.confirms_only_synced && !self.has_synced_all() {
@@ -191,6 +191,9 @@ impl<E: Engine> Backup<E> {
 
     /// Returns the time at which the caller must send [`Event::Tick`] at the latest.
     pub fn next_tick(&self) -> Duration {
+        if self.has_to_store() {
+            return self.now;
+        }
         let silence = self.silence.next_due(self.lease_times().take_over_after);
         let due = self.may_ask().then_some(silence).into_iter().chain(self.waits.next_due());
         due.chain(self.sync.next_due()).fold(self.now + LONGEST_WAIT, Duration::min)
@@ -412,12 +415,25 @@ impl<E: Engine> Backup<E> {
         self.actions.push(Action::AskTakeOver(request));
     }
 
-    /// Writes the changes of records to the store that are safe and that this member has synced.
+    /// Returns the last record whose changes the store may contain. This record is safe, and this
+    /// member has synced it.
+    fn last_to_store(&self) -> Lsn {
+        self.safe.min(self.sync.synced()).min(self.matched)
+    }
+
+    /// Whether [`Self::handle`] begins with a write to the store. The caller should first submit
+    /// all operations that it has begun, because the write blocks the thread.
+    pub fn has_to_store(&self) -> bool {
+        self.last_to_store() > self.records.before()
+    }
+
+    /// Writes the changes of records to the store that the store may contain and lacks. The primary
+    /// waits for the replies of the batch that made them safe, so the next batch does this.
     fn store(&mut self) -> Result<()> {
-        let last = self.safe.min(self.sync.synced()).min(self.matched);
-        if last <= self.records.before() {
+        if !self.has_to_store() {
             return Ok(());
         }
+        let last = self.last_to_store();
         let mut changes = Mutations::new();
         for record in self.records.take_up_to(last) {
             let batch = Batch::from_bytes(&record.payload).map_err(|error| {

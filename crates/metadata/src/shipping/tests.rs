@@ -138,6 +138,9 @@ impl Member {
                 other => panic!("a backup member does not ask for {other:?}"),
             }
         }
+        if self.backup.has_to_store() {
+            self.handle(Vec::new(), now);
+        }
     }
 
     fn end_sync(&mut self, now: Duration) {

@@ -142,6 +142,8 @@ impl Receiver {
                 backup.check_invariants();
                 if backup.discards() {
                     self.discard(now);
+                } else if backup.has_to_store() {
+                    self.handle(Vec::new(), now);
                 }
             }
             Role::Copying(receiver) => {
