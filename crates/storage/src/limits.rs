@@ -117,7 +117,7 @@ pub(crate) const MAX_BENCHMARK_BLOCK_BYTES: u32 = 4 << 20;
 pub(crate) const ABANDONED_AFTER: Duration = Duration::from_secs(30);
 /// Time for which a target's thread polls for the next request of an active connection before it
 /// sleeps. The value was measured in docs/design/0001-threads-and-store.md.
-pub(crate) const SPIN: Duration = Duration::from_micros(50);
+pub(crate) const SPIN: Duration = Duration::from_micros(100);
 
 /// Number of truncated chunk files whose truncate generation a target remembers. After truncations
 /// of more than this number of other chunk files, the target no longer recognises a late copy of a
