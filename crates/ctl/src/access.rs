@@ -382,8 +382,8 @@ impl Access {
     /// [`PATIENCE`].
     ///
     /// # Errors
-    /// The error with which management replies. After a timeout or a lost connection, the error
-    /// contains a hint on how to fix the problem.
+    /// The error that management sends as its reply. After a timeout or a lost connection, an error
+    /// with a hint on how to fix the problem.
     pub(crate) async fn ask<R: Request>(&self, request: &R) -> Result<R::Reply> {
         self.ask_within(request, Some(PATIENCE)).await
     }
@@ -422,7 +422,7 @@ impl Access {
     /// node.
     ///
     /// # Errors
-    /// - The error with which management replies.
+    /// - The error that management sends as its reply.
     /// - `TimedOut` if no reply arrives within `patience`.
     pub(crate) async fn ask_once<R: Request>(
         &self,

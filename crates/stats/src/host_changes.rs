@@ -14,7 +14,7 @@ pub(crate) struct HostChanges<'a> {
     pub(crate) seconds: f64,
     /// The changes of the series that both replies have. A service reports only the busiest
     /// devices of its host, and their counters begin at the boot of the host. So the first value
-    /// of a device that was not among them before says nothing about the time span.
+    /// of a device that was not among them before does not show the load in the time span.
     pub(crate) changes: Vec<Change<'a>>,
 }
 

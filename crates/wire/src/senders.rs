@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn receiver_whose_map_lacks_the_group_needs_a_newer_map() {
+    fn receiver_without_the_group_in_its_map_needs_a_newer_map() {
         let empty = ClusterMap::empty(ClusterId::new([1; 16]));
         assert_eq!(check(&mut SenderEpochs::default(), &empty, 1), Err(ErrorCode::StaleMap));
     }

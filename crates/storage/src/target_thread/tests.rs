@@ -32,8 +32,7 @@ const STRIPE: messages::StripeHint =
 
 fn directory(path: &Path) -> Directory {
     if skep_store::identity::is_initialised(path) {
-        // A program that another test starts may hold the lock of the directory for a moment, so
-        // repeat the open.
+        // A program of another test may hold the lock of the directory for a moment: open again.
         let deadline = skep_env::now() + Duration::from_secs(10);
         loop {
             match Directory::open(path, DirectoryKind::StorageTarget, Some(CLUSTER)) {
