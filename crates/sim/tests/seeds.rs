@@ -97,7 +97,10 @@ fn checkers_find_all_planted_bugs() {
         (PlantedBug::StoreAheadOfSafe, &["is ahead of"]),
         (PlantedBug::KeepPrimarySynced, &["cannot read its log"]),
         (PlantedBug::PromoteAfterPowerLoss, &["lost by a take-over"]),
-        (PlantedBug::AcceptOlderEpoch, &["different records", "is ahead of", "by a take-over"]),
+        (
+            PlantedBug::AcceptOlderEpoch,
+            &["different records", "is ahead of", "by a take-over", "is not in a log"],
+        ),
         (PlantedBug::ObeyDeposed, &["deposed by"]),
         (PlantedBug::ForgetLocks, &["has locked"]),
         (
