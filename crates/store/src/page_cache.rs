@@ -446,9 +446,10 @@ mod tests {
         assert_eq!(record(), GroupRecord::default());
     }
 
-    /// An older program has counted the member, and its mark has no record.
+    /// An older program counted target 2, that is, it sent a request about target 2 to management.
+    /// The older program stored no record of the group in the mark.
     #[test]
-    fn counted_members_are_in_the_first_record_of_their_epoch() {
+    fn first_record_of_an_epoch_contains_the_members_counted_in_it() {
         let directory = tempfile::tempdir().unwrap();
         let mut mark = MemberMarkFile::read_at(directory.path(), HOST).unwrap();
         let (one, two) = (TargetId::new(1), TargetId::new(2));

@@ -295,8 +295,8 @@ impl Copy {
     }
 }
 
-/// Copies the range `run`. Returns the acknowledgement of the written piece, and the missing bytes
-/// of the source.
+/// Copies the range `run`. Returns a pair: the acknowledgement of the write to the destination, and
+/// the bytes of the source range that storage does not have.
 async fn copy_run(
     worker: Rc<Worker>,
     source: &OpenFile,

@@ -77,7 +77,7 @@ impl InlineMove {
         self.is_end_reported = false;
     }
 
-    /// Records that the durable attributes of the file show the end of the inline component.
+    /// Records that metadata has durably recorded the end of the inline component.
     pub(super) fn end_found_durable(&mut self) {
         if self.is_end_reported {
             self.ending = None;

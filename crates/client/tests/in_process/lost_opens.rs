@@ -81,7 +81,7 @@ fn lost_opens_are_restored_if_a_signal_interrupts_a_read() {
 /// docs/semantics.md 4.6: the file was deleted before the client could open it again. Storage may
 /// still have the bytes of the file for some time.
 #[test]
-fn file_removed_after_metadata_lost_its_open_is_stale() {
+fn handle_is_stale_if_its_open_is_lost_and_its_file_is_removed() {
     with_client(|fake, client| async move {
         let (_, handle) = create_with(&client, "a", b"bytes").await;
         client.flush(handle).await.unwrap();

@@ -319,7 +319,7 @@ fn fsync_repeats_reports_lost_in_a_power_loss() {
 
 /// docs/semantics.md 3.4.
 #[test]
-fn fsync_makes_writes_through_another_closed_handle_durable() {
+fn fsync_makes_writes_through_a_closed_handle_durable() {
     with_client(|fake, client| async move {
         let (inode, handle) = create_with(&client, "a", b"x").await;
         client.close(handle).await.unwrap();

@@ -343,7 +343,8 @@ fn written_up_to(end: u64) -> md::WrittenExtent {
     }
 }
 
-/// Returns the close of a handle for writing. The close reports writes, but no pattern generation.
+/// Returns a `Close` request for a handle that was open for writing. The request reports the
+/// written range `extent`, but no pattern generation.
 fn close_with(inode: InodeId, extent: md::WrittenExtent) -> md::Close {
     let written = md::ClosingReport { extent, pattern_generation: None };
     md::Close { inode, open: md::OpenMode::Write, written: Some(written) }

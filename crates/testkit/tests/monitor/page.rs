@@ -174,7 +174,7 @@ fn monitor_page_serves_reports_but_no_other_files() {
 
 /// Command: skep monitor.
 #[test]
-fn monitor_page_shows_placement_and_the_end_of_removals() {
+fn monitor_shows_placement_and_omits_completed_removals() {
     let cluster = Cluster::start(monitored());
     let address = address_of(&cluster);
     wait_for("the page has the placement", PATIENCE, || {

@@ -20,7 +20,7 @@ fn cleared_bits_leave_other_permissions_unchanged() {
 /// docs/semantics.md 1.10. A client that has seen neither the set-user-id bit nor the set-group-id
 /// bit names both, because another client may have set one of these bits meanwhile.
 #[test]
-fn target_keeps_setgid_on_request_only_without_group_execute() {
+fn chown_keeps_setgid_if_asked_and_the_group_cannot_execute() {
     let mut story = Story::begin();
     let inode = story.create(1, (0, 1));
     let nothing = md::SetAttributes { size: None, ..truncate(inode) };

@@ -173,7 +173,7 @@ fn undone_request_runs_again_only_after_a_sync_of_the_undo() {
 /// only the second execution, the client would take its acknowledged change for stored, and would
 /// not replay it.
 #[test]
-fn reply_to_a_repeated_undone_request_waits_for_a_sync() {
+fn repeat_of_an_undone_request_is_synced_before_its_reply() {
     let mut story = begin();
     stage_link(&mut story);
     complete(&mut story);
