@@ -295,10 +295,11 @@ fn dips(line: &[&Group], factor: Factor, figures: &mut Vec<Figure>) -> String {
             continue;
         }
         let value = factor.text(&group.settings);
-        figures.push(percent(format!("{value} lower than with smaller and larger values"), below));
+        figures.push(percent(format!("{value} below a smaller and a larger value"), below));
         let percent = below * 100.0;
         text += &format!(
-            "; but with {value} it is {percent:.0} % lower than with smaller and larger values"
+            "; but with {value}, bandwidth is at least {percent:.0} % below the bandwidth with a \
+             smaller value and with a larger value"
         );
     }
     text
