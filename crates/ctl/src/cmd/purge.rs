@@ -28,11 +28,11 @@ const EXAMPLES: &[Example] = &[
         "skep purge /mnt/skep/scratch --older-than 30d",
     ),
     (
-        "remove them, and append a line for each to a log",
+        "remove these files, and append a line for each file to a log",
         "skep purge /mnt/skep/scratch --older-than 30d --apply --log /var/log/skep/purge.log",
     ),
     (
-        "list them as one JSON object per line",
+        "write the list of these files to a file, as one JSON object per line",
         "skep purge /mnt/skep/scratch --older-than 30d --list old-files.ndjson",
     ),
     (

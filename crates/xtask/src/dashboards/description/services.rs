@@ -259,7 +259,7 @@ pub(super) const METADATA: &[Panel] = &[
     lines(
         "Chunk files to remove",
         "short",
-        "Chunk files of removed files that each target has not yet asked storage to remove.",
+        "Chunk files whose removal a metadata target has not yet requested from storage.",
         &[query("sum by (target) (skep_metadata_removals_queued{CLUSTER})", "t{{target}}")],
     ),
     lines(
