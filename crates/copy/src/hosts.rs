@@ -2,10 +2,10 @@
 //! the processes.
 //!
 //! The process that the user starts is called the coordinator here, and copies nothing itself. The
-//! coordinator first starts a process that creates the directories and begins the large files. Then
-//! each host copies a share of the entries ([`crate::shares`]). A last process checks every entry,
-//! and copies the missing entries. If the last process succeeds, the result is the same as that of
-//! a copy by one host.
+//! coordinator first starts a process that creates the directories, and begins an incomplete copy
+//! of each large file. Then each host copies a share of the entries ([`crate::shares`]). A last
+//! process checks every entry, and copies the missing entries. If the last process succeeds, the
+//! result is the same as that of a copy by one host.
 //!
 //! A process prints its progress and its result as [`Message`]s, with one JSON value per line.
 //! Every [`HEARTBEAT`], the coordinator sends a line to the standard input of each process. A

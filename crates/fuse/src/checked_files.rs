@@ -160,7 +160,8 @@ mod tests {
         assert!(here.contains(InodeId::new(7)));
         let start = here.begin_check();
         here.forget_all();
-        // A check of another file by this worker meanwhile must not hide the change.
+        // This lookup of file 7 lets the worker notice the change of permissions. The worker must
+        // still not cache file 8, because the check of file 8 began before the change.
         assert!(!here.contains(InodeId::new(7)));
         insert(8, start);
         assert!(!here.contains(InodeId::new(8)));

@@ -163,7 +163,7 @@ pub const LARGE: &[Check] = &[
         &[TAKE_OVER, RETURN, RECOVERY, LATE_CHANGE],
     ),
     check(
-        "leases with a late request to management",
+        "leases, a late request to management and a power loss",
         leases(2, 3, Faults { power_losses: 1, late_changes: 1, ..NO_FAULTS }),
         &[TAKE_OVER, RETURN, RELEASE, LATE_CHANGE],
     ),

@@ -14,8 +14,8 @@
 //!   `target_causes`, `host_loads`, `background`, `group_rounds`: the data that the server shows
 //!   about targets, hosts and background work. `metrics_pages`: the pages that Prometheus reads.
 //!   `reports`: the reports of studies.
-//! - `copies`: the copies of the load for other programs, with the formats `influx` and
-//!   `remote_write` (Prometheus). `ganglia`: the load as gmetad reads it.
+//! - `copies`: sends the load to programs that store time series, in the formats of `influx` and
+//!   `remote_write` (Prometheus). `ganglia`: the load in the format that gmetad reads.
 //! - `otlp`: the export of traces to collectors. `record_rounds`, `slow_operations`: the traces on
 //!   the web page.
 //! - [`http_client`]: single requests over HTTP. `skep stats --history` uses this module, too.

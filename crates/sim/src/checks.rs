@@ -243,7 +243,9 @@ impl StoredState {
         }
         for (index, storage) in storages.iter().enumerate() {
             if let Some(key) = storage.old_tails.keys().find(|it| !is_written(&it.inode)) {
-                return Err(format!("storage {index}: chunk file {key} has truncated bytes again"));
+                return Err(format!(
+                    "storage {index}: chunk file {key} again has bytes that a truncation removed"
+                ));
             }
         }
         if let Some(session) = self.sessions.iter().find(|it| !alive.contains(it)) {

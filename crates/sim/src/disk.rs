@@ -85,8 +85,8 @@ impl LogDisk {
         }
     }
 
-    /// Removes the segments that contain no record after `lsn`, except segments that the log keeps.
-    /// The method never removes the last segment.
+    /// Removes segments that contain no record after `lsn`, the oldest first, until at most
+    /// `kept_bytes` bytes of these segments are left. Never removes the last segment of the log.
     pub(crate) fn trim(&mut self, lsn: Lsn) {
         self.not_needed = self.not_needed.max(lsn);
         self.remove_old();

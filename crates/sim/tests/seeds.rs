@@ -86,7 +86,10 @@ fn checkers_find_all_planted_bugs() {
         (PlantedBug::IgnoreRemovals, &["has no inode"]),
         (PlantedBug::TruncateTooSoon, &["before the size is synced"]),
         (PlantedBug::ForgetTruncations, &["is not truncated"]),
-        (PlantedBug::KeepIncarnation, &["the old tail", "has truncated bytes again"]),
+        (
+            PlantedBug::KeepIncarnation,
+            &["the old tail", "again has bytes that a truncation removed"],
+        ),
         (PlantedBug::RepeatBlindly, &["was executed twice"]),
         (PlantedBug::ReuseNumbers, &["which existed before"]),
         (PlantedBug::AnswerBeforeHeld, &["answered and lost by a take-over"]),

@@ -331,7 +331,8 @@ fn refuse_used(path: &Path) -> Result<()> {
             return Err(refused(
                 path,
                 format_args!(
-                    "a new directory of Skep must be blank, but this one contains '{}'",
+                    "Skep initialises only a blank directory, but this directory contains '{}'; \
+                     choose a blank directory",
                     name.display()
                 ),
             ));

@@ -33,7 +33,7 @@ fn added_target_serves_without_a_service_restart() {
     let used = scratch.directory("used");
     files::write(used.join("file"), "data");
     let used = refused(&shown(&used)).expect_failure();
-    assert!(used.contains("must be blank"), "{used}");
+    assert!(used.contains("choose a blank directory"), "{used}");
     let inside = &cluster.skep_list(&["target", "list"])[1]["path"];
     let inside = format!("{}/inside", inside.as_str().expect("a path"));
     let inside = refused(&inside).expect_failure();

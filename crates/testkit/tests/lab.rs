@@ -409,8 +409,8 @@ fn benchmarks_run_on_the_hosts_of_a_lab_and_drop_caches() {
     assert_eq!(lab.remains(), NOTHING);
 }
 
-/// Returns a shell command that keeps all processors busy for `seconds` seconds, even on a busy
-/// machine.
+/// Returns a shell command whose processes use all CPUs for `seconds` seconds, even if other
+/// processes compete for the CPUs.
 fn hog(seconds: u32) -> String {
     let text = files::read_to_string("/proc/stat");
     let is_processor = |line: &&str| line.starts_with("cpu") && !line.starts_with("cpu ");

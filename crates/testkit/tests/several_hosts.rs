@@ -14,8 +14,8 @@ fn has(host: &PageHost, path: &str) -> bool {
     host.run(&format!("test -e {path}")).status.success()
 }
 
-/// Waits until the log of the service that a background block has started shows that the service is
-/// ready.
+/// A block of the page has started a service in the background on `host`. Waits until the log of
+/// this service shows that the service is ready.
 fn await_service(host: &PageHost) {
     wait_for("the service serves", PATIENCE, || {
         files::read_to_string(host.log()).contains(" serves ").then_some(())

@@ -134,8 +134,8 @@ impl ToolEngine {
         reads_data_of(plan, self.seat.rank, self.seat.of)
     }
 
-    /// Checks that the files are long enough. This check is needed because the programs would
-    /// create missing files.
+    /// Checks that the files of this process exist and are long enough for the read phase. Without
+    /// this check, the benchmark program would create missing files.
     fn prepare_read(&self, plan: &IoPlan) -> InWords<()> {
         let files = match self.tool().is_mpi() {
             true => self.files(plan),

@@ -83,7 +83,8 @@ impl ServingNode {
         running.iter().find(|it| absolute(&it.path) == absolute(path)).map(|it| it.target)
     }
 
-    /// Refuses a path that cannot be used as a separate target.
+    /// Returns an error if `path` cannot be the directory of a new target, for example because the
+    /// directory contains another target.
     fn check_path(&self, path: &Path) -> Result<()> {
         let shown = path.display();
         let refused = |code, problem: String| {

@@ -186,8 +186,11 @@ impl ChunkStore {
                 }
             }
         }
-        let header =
-            part.region.header.get().expect("only regions with a page are planned as parts");
+        let header = part
+            .region
+            .header
+            .get()
+            .expect("`plan_clearing` adds only parts of regions with a page");
         let start = self.state.get().start;
         part.region.header.set(Some(RegionHeader { synced: false, start, ..header }));
         let written = self.write_page(file, part.index, &part.region);

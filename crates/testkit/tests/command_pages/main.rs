@@ -105,8 +105,8 @@ fn commands_on_the_pages_about_single_commands_succeed() {
     assert!(printed.contains("No findings."), "{printed}");
 }
 
-/// Runs the commands on the page about patterns, and sets each pattern that this page shows as a
-/// text.
+/// Runs the commands on the page about patterns. Then calls `skep entry set --pattern` with each
+/// pattern text on the page.
 fn check_patterns(host: &PageHost) {
     // A script replaces the program of Darshan.
     let script = "printf '#!/bin/sh\\ncat /srv/log-of-darshan\\n' >/usr/bin/darshan-parser";
