@@ -216,7 +216,7 @@ pub(crate) struct AlertBook {
     changes: u64,
     /// Number of updates in which consequences of alerts have begun or ended.
     consequence_changes: u64,
-    /// Time of the last update.
+    /// Time at which the alerts were last updated.
     updated_ms: u64,
 }
 
@@ -566,7 +566,7 @@ mod tests {
     }
 
     #[test]
-    fn new_severity_of_an_alert_is_notified_once_it_lasts() {
+    fn new_severity_of_an_alert_is_notified_only_if_it_lasts() {
         let severity = |second: u64| match second {
             20 | 30..60 => Severity::Critical,
             _ => Severity::Warning,

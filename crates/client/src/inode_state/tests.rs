@@ -475,7 +475,7 @@ fn only_reports_of_a_replaced_pattern_are_discarded() {
 }
 
 #[test]
-fn dropped_move_of_inline_bytes_stays_in_progress() {
+fn dropped_move_of_inline_bytes_still_counts_as_running() {
     let state = opened(0);
     let claim = state.try_truncate().unwrap();
     assert!(!state.is_moving_inline());

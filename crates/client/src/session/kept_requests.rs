@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn truncation_is_kept_but_not_replayed() {
+    fn client_keeps_a_truncation_request_but_does_not_replay_it() {
         let reply = md::SetAttributesReply { attributes: attributes(), truncated: Vec::new() };
         assert!(is_kept(&set_size(Some(1))));
         assert!(KeptRequest::of(&Arc::new(set_size(Some(1))), &reply, 20).is_none());

@@ -260,7 +260,7 @@ fn notification_after_reverted_close_reports_inline_end_again() {
 /// docs/semantics.md 3.5: a power loss of metadata has lost the open of this mount, and another
 /// client has written inline bytes since.
 #[test]
-fn fsync_fails_once_if_the_inline_component_may_not_end() {
+fn fsync_fails_once_if_another_client_wrote_the_inline_bytes() {
     with_new_file(|file| async move {
         file.write_all().await;
         file.fake.with_metadata(1, |metadata| {

@@ -74,7 +74,7 @@ fn append_after_a_late_open_reply_keeps_synced_bytes() {
 /// A file stays unshared if no other operation of the mount overtakes its open. So reads and writes
 /// of the file cost no request to metadata.
 #[test]
-fn file_stays_unshared_if_nothing_changes_it_during_its_open() {
+fn file_is_not_shared_if_no_operation_overtakes_its_open() {
     with_client(|fake, client| async move {
         let late = LateOpen::begin(&fake, &client).await;
         let other = fake.with_metadata(1, |it| it.make_file(b"other"));

@@ -11,7 +11,7 @@
 //!
 //! The invariant relates the target to its clients, so no function here can check it.
 //!
-//! Held by the test `inline_component_stays_while_another_client_has_it_open`, and by the checker
+//! Held by the test `client_cannot_end_the_inline_component_of_a_shared_file`, and by the checker
 //! `check_unused` of the simulator, which reads the open files of all clients.
 
 use crate::engine::Engine;

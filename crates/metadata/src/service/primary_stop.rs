@@ -53,7 +53,7 @@ const LOOK: Duration = Duration::from_millis(20);
 #[derive(Debug, Default)]
 pub(super) struct PrimaryStop {
     began: Option<Duration>,
-    /// Time of the last decision.
+    /// Time at which the primary last decided the next step of its stop.
     looked: Duration,
     /// Whether the primary has asked the other members whether they stop too.
     has_asked_members: bool,
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn stopping_primary_hands_over_to_no_member_that_stops_too() {
+    fn stopping_primary_does_not_hand_over_to_a_stopping_member() {
         let (mut stop, membership) = (PrimaryStop::default(), membership());
         let both = [SECOND, THIRD];
         assert_eq!(stop.step(&membership, &others(&[THIRD], &both), NOW), hand_over(SECOND));
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn stopping_primary_asks_other_members_once_after_a_short_wait() {
+    fn stopping_primary_queries_each_member_once_after_a_short_wait() {
         let mut stop = PrimaryStop::default();
         assert_eq!(stop.next_due(2 * NOW), 2 * NOW, "no stop has begun");
         assert_eq!(stop.settled_at(NOW), NOW + SETTLE);

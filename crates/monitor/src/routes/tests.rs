@@ -196,7 +196,7 @@ fn slow_operations_are_listed_and_explained_in_words() {
 }
 
 #[test]
-fn state_is_described_once_for_all_pages_until_the_next_round() {
+fn monitor_computes_the_state_for_pages_once_per_round() {
     let (_directory, mut state) = state();
     let live = |state: &MonitorState, now_ms: u64| -> Value {
         let access = Access::new(None);

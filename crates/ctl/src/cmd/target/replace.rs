@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn former_member_stays_while_the_new_member_is_offline() {
+    fn replace_keeps_the_former_member_if_the_new_target_is_offline() {
         let (former, new) = (TargetId::new(1), TargetId::new(2));
         let mut map = ClusterMap::empty(skep_types::ClusterId::default());
         map.targets.push(Target::new(new, TargetKind::Metadata, NodeId::new(2), "/disk1/skep"));

@@ -114,7 +114,7 @@ fn report_of_writes_with_an_older_pattern_is_refused() {
 /// The old pattern determines which chunk files have the bytes of the file. Even if the file is
 /// empty, storage may still have truncated bytes.
 #[test]
-fn pattern_of_a_once_written_file_cannot_be_set() {
+fn pattern_of_a_file_cannot_be_set_after_the_first_write() {
     let mut story = Story::begin();
     let inode = story.create(1, (0, 1));
     story.close(inode, (0, 2), Some(100));

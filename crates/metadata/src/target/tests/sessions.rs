@@ -51,7 +51,7 @@ fn limits_of_one() -> Limits {
 /// session was open again, but some of its files were closed. So the client used files that the
 /// target had disposed of.
 #[test]
-fn half_cleaned_session_stays_ended_after_a_restart() {
+fn session_stays_ended_if_a_restart_interrupts_its_cleanup() {
     let mut story = Story::begin_with(limits_of_one());
     for number in 0..4 {
         story.create_as(&format!("{number}"), 1, (0, 1 + number));

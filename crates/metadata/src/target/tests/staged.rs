@@ -336,7 +336,7 @@ fn transaction_that_an_administrator_commits_is_confirmed() {
 }
 
 #[test]
-fn applied_transaction_is_kept_until_its_decision() {
+fn participant_stores_an_applied_transaction_until_its_decision() {
     let mut story = Story::begin();
     let inode = story.create(1, (0, 1));
     let begin = begin_prepare(7, md::Step::DropLink { inode });

@@ -155,7 +155,7 @@ fn a_truncation_is_finished_after_its_client_died() {
 /// After the writer had closed the file, the list had fewer chunk files, so the target did not wait
 /// for the replies about all chunk files.
 #[test]
-fn truncation_raises_the_generation_once_even_after_a_close() {
+fn truncation_raises_the_generation_once_if_a_close_overlaps() {
     let mut story = Story::begin();
     let inode = story.create(1, (0, 1));
     story.send(2, 2, (0, 1), &truncate(inode));

@@ -67,7 +67,7 @@ fn refused_end_of_an_inline_component_changes_nothing() {
 }
 
 #[test]
-fn inline_component_stays_while_another_client_has_it_open() {
+fn client_cannot_end_the_inline_component_of_a_shared_file() {
     let mut story = Story::begin();
     let inode = story.inline_file();
     let open = open_of(inode, md::OpenMode::Read);
