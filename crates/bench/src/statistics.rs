@@ -5,11 +5,11 @@ use serde::{Deserialize, Serialize};
 /// The statistics of repeated measurements, as IOR and mdtest print them.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Summary {
-    /// The largest value.
+    /// The largest measured value.
     pub max: f64,
-    /// The smallest value.
+    /// The smallest measured value.
     pub min: f64,
-    /// The arithmetic mean.
+    /// The arithmetic mean of the measured values.
     pub mean: f64,
     /// The standard deviation of the population (not of a sample), as IOR and mdtest print it.
     pub std_dev: f64,

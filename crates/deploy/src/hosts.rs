@@ -120,7 +120,7 @@ impl Default for MountSettings {
 /// A disk that the deployment formats for a target.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Disk {
-    /// The block device.
+    /// The block device to format.
     pub device: String,
     /// The service that gets the target.
     pub role: Role,

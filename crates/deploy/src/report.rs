@@ -11,7 +11,7 @@ use serde::Serialize;
 /// The state of one service on a host.
 #[derive(Debug, Serialize)]
 pub struct ServiceReport {
-    /// The service.
+    /// The kind of the service, as a role of the host.
     pub role: Role,
     /// `running`, `running the program before the upgrade`, `stopped` or `missing`.
     pub state: &'static str,
@@ -68,7 +68,7 @@ pub struct MemberReport {
 pub struct GroupReport {
     /// Id of the group. `None` means that the plan creates the group.
     pub id: Option<u32>,
-    /// The members.
+    /// The members of the group.
     pub members: Vec<MemberReport>,
 }
 

@@ -59,7 +59,7 @@ impl Ticks {
 /// How busy the processors of this machine were during a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct CpuUse {
-    /// Number of samples in the run.
+    /// Number of samples of the processors' idle time in the run.
     pub samples: usize,
     /// Number of saturated samples, in which the processors had almost no idle time.
     pub saturated_samples: usize,

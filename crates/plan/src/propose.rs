@@ -48,7 +48,7 @@ pub struct Needs {
 /// A system that meets the needs.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Candidate {
-    /// The system.
+    /// The proposed system.
     pub system: System,
     /// Provider, region and date of the server's price.
     pub origin: crate::catalogue::Origin,

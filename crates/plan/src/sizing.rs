@@ -53,7 +53,7 @@ pub const MAX_COPIES: u64 = 3;
 /// The hosts of one role.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Hosts {
-    /// Number of hosts.
+    /// Number of hosts of the role.
     pub hosts: u64,
     /// Number of targets of each host, in one service.
     pub targets: u64,
@@ -78,9 +78,9 @@ pub struct Needs {
     pub inline_bytes: Option<u64>,
     /// Number of copies of metadata.
     pub copies: u64,
-    /// The metadata hosts.
+    /// The hosts of the metadata targets.
     pub metadata: Hosts,
-    /// The storage hosts.
+    /// The hosts of the storage targets.
     pub storage: Hosts,
     /// Number of clients.
     pub clients: u64,
@@ -91,7 +91,7 @@ pub struct Needs {
 /// The size of each host of a role.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct HostSize {
-    /// Number of hosts.
+    /// Number of hosts of the role.
     pub hosts: u64,
     /// Number of targets of each host.
     pub targets: u64,

@@ -42,7 +42,7 @@ pub struct Row {
 /// Errors of many predictions, in percent.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Errors {
-    /// Number of predictions.
+    /// Number of predictions that this summary covers.
     pub points: usize,
     /// Median of the absolute errors.
     pub median_percent: f64,

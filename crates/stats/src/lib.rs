@@ -40,7 +40,7 @@ pub struct ServiceFigures {
     pub node: u32,
     /// Name of the service.
     pub name: String,
-    /// The reply.
+    /// The statistics in the reply.
     pub statistics: Statistics,
 }
 

@@ -34,7 +34,7 @@ const MAX_REQUESTS: usize = 12;
 pub struct Part {
     /// This part as a share of the operation's duration, between 0 and 1.
     pub share: f64,
-    /// Time in milliseconds.
+    /// Duration of this part in milliseconds.
     pub ms: f64,
     /// Id of the target at which this time was spent. Zero means the mount.
     pub target: u32,

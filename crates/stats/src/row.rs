@@ -54,7 +54,7 @@ pub struct Row {
     /// The kind of the service that executed the operations: `management`, `metadata` or `storage`.
     /// Empty for clients, users, groups and jobs if their rows add up the load at all services.
     pub service: String,
-    /// Number of operations.
+    /// Number of operations in the time interval.
     pub operations: u64,
     /// Number of failed operations. Services do not count failures for a client, user, group or
     /// job.

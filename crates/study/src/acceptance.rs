@@ -14,7 +14,7 @@ pub struct BestResult {
     pub system: String,
     /// Number of servers. `None` if the file system does not report its servers.
     pub servers: Option<u32>,
-    /// The operation.
+    /// The measured operation.
     pub operation: Operation,
     /// Whether caches were dropped before the operation.
     pub cache: Cache,

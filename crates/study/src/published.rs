@@ -38,7 +38,7 @@ pub struct Comparison {
 pub struct ComparedSeries {
     /// Name of the series.
     pub name: String,
-    /// The publication.
+    /// The publication that contains the series.
     pub source: String,
     /// The condition of the runs that belong to the series, in words. Empty if all runs belong to
     /// the series.

@@ -105,7 +105,7 @@ pub struct ExperimentReport {
 pub struct Group {
     /// The values of the factors that vary, such as `count 4, chooser balanced`.
     pub label: String,
-    /// The condition.
+    /// The condition of the runs.
     pub settings: Settings,
     /// Result of each run in bytes or operations per second, in the order in which the journal
     /// lists the runs.

@@ -22,15 +22,15 @@ pub struct Summary {
     pub mean: f64,
     /// Standard deviation of the sample (divided by n - 1). Zero if the sample has only one value.
     pub sd: f64,
-    /// The smallest value.
+    /// The smallest value of the sample.
     pub min: f64,
     /// First quartile, with linear interpolation (R's type 7).
     pub q1: f64,
-    /// The median.
+    /// The median of the sample.
     pub median: f64,
     /// Third quartile, computed like the first quartile.
     pub q3: f64,
-    /// The largest value.
+    /// The largest value of the sample.
     pub max: f64,
     /// Lower whisker: the smallest value that is not more than 1.5 times the interquartile range
     /// below the first quartile.

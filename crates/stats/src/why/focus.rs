@@ -10,7 +10,7 @@ pub struct Focus {
     pub client: Option<u32>,
     /// User id.
     pub user: Option<u32>,
-    /// The job id.
+    /// The job id of the requests.
     pub job: Option<u32>,
 }
 

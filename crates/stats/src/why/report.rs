@@ -17,7 +17,7 @@ pub struct Finding {
     pub rule: String,
     /// `warning` or `critical`.
     pub severity: String,
-    /// The object, such as `t7`.
+    /// The object that has the problem, such as `t7`.
     pub object: String,
     /// A description of the object and of the fact.
     pub what: String,

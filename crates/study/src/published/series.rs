@@ -13,7 +13,7 @@ pub struct Series {
     pub name: String,
     /// Name of the plan whose studies the report compares with the series.
     pub plan: String,
-    /// The publication.
+    /// The publication that contains the series.
     pub source: String,
     /// Unit of the rates. The comparison only prints the unit.
     pub unit: String,

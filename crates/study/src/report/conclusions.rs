@@ -34,7 +34,7 @@ pub struct Conclusion {
     pub about: &'static str,
     /// Name of the experiment from which the conclusion follows.
     pub experiment: String,
-    /// The sentences.
+    /// The sentences of the conclusion.
     pub text: String,
     /// The numbers on which the sentences are based.
     pub figures: Vec<Figure>,

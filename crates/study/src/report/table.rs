@@ -40,11 +40,11 @@ pub struct Row {
 /// The result of one operation in a row.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Cell {
-    /// The operation.
+    /// The measured operation.
     pub operation: Operation,
     /// Whether caches were dropped before the operation.
     pub cache: Cache,
-    /// Number of runs.
+    /// Number of runs that measured the operation.
     pub runs: usize,
     /// Mean of all runs, in bytes or operations per second.
     pub mean: f64,
