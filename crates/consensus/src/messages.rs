@@ -30,7 +30,7 @@ choice! {
             vote: VoteRecord,
             /// Position of the entry before the first entry of `entries`.
             before: Option<LogPosition>,
-            /// The entries.
+            /// The log entries to append.
             entries: Vec<LogEntry>,
             /// Position of the last entry that a majority has stored.
             committed: Option<LogPosition>,
@@ -62,7 +62,7 @@ choice! {
     pub enum PeerReply {
         /// The receiver has not executed the request.
         Failed = 1 {
-            /// The reason.
+            /// The reason why the receiver has not executed the request.
             reason: String,
         },
         /// Reply to a request for a vote.

@@ -9,7 +9,7 @@ pub struct Group {
     /// Epoch of the group. The epoch rises with each change of the primary or of the serving
     /// members.
     pub epoch: u8,
-    /// The primary.
+    /// The primary of the group.
     pub primary: Index,
     /// First epoch of the primary's term.
     pub since: u8,

@@ -72,7 +72,7 @@ pub struct Backup {
 /// The term of the primary from which a backup member has received its last request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ReceivedTerm {
-    /// The primary.
+    /// The primary whose term this is.
     pub primary: Index,
     /// First epoch of the term.
     pub since: u8,

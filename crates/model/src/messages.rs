@@ -10,7 +10,7 @@ use crate::log::{Index, Log, Progress};
 /// A request of the primary (`ShipLog`), with the records of `log` after the record `before`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Request {
-    /// The sender.
+    /// The primary that sends the request.
     pub primary: Index,
     /// Epoch of the sender.
     pub epoch: u8,
@@ -55,18 +55,18 @@ pub struct Reply {
 pub enum LateMessage {
     /// A request to the member `to`.
     Request {
-        /// The receiver.
+        /// The member that receives the request.
         to: Index,
-        /// The message.
+        /// The content of the request.
         request: Request,
     },
     /// A reply of the member `from` to the member `to`.
     Reply {
-        /// The sender.
+        /// The member that sends the reply.
         from: Index,
-        /// The receiver.
+        /// The member that receives the reply.
         to: Index,
-        /// The message.
+        /// The content of the reply.
         reply: Reply,
     },
 }

@@ -13,7 +13,7 @@ use std::time::Duration;
 /// The options of a run.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
-    /// The seed.
+    /// The seed of the run's random numbers.
     pub seed: u64,
     /// Total number of operations of all clients. `None` means the default number.
     pub steps: Option<u64>,
@@ -26,15 +26,15 @@ pub struct Options {
 /// The report of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Report {
-    /// The seed.
+    /// The seed of the run's random numbers.
     pub seed: u64,
     /// Hash of all events of the run. Two runs of one seed must have the same hash.
     pub trace: u64,
-    /// Number of events.
+    /// Number of simulated events.
     pub events: u64,
     /// Number of committed operations.
     pub commits: u64,
-    /// Number of faults.
+    /// Number of injected faults.
     pub faults: u64,
     /// Whether the reference model became incomplete. With an incomplete model, the run checked
     /// only the stores.

@@ -9,7 +9,7 @@ use std::time::Duration;
 pub struct HttpRequest {
     /// The request line and the headers, with the empty line at their end.
     pub head: String,
-    /// The body.
+    /// The body of the request.
     pub body: Vec<u8>,
 }
 

@@ -64,7 +64,7 @@ pub enum PairOutcome {
     OfName {
         /// Index of the name.
         name: usize,
-        /// The outcome.
+        /// The outcome of the operation.
         outcome: NameOutcome,
     },
     /// A rename moved the file of the name with the index `from` to the other name.

@@ -24,7 +24,7 @@ use std::time::Duration;
 /// The options of a run.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct GroupOptions {
-    /// The seed.
+    /// The seed of the run's random numbers.
     pub seed: u64,
     /// Whether to print all events.
     pub trace: bool,
@@ -35,15 +35,15 @@ pub struct GroupOptions {
 /// The report of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GroupReport {
-    /// The seed.
+    /// The seed of the run's random numbers.
     pub seed: u64,
     /// Hash over all events of the run.
     pub trace: u64,
-    /// Number of events.
+    /// Number of simulated events.
     pub events: u64,
     /// Number of committed operations.
     pub commits: u64,
-    /// Number of faults.
+    /// Number of injected faults.
     pub faults: u64,
     /// Number of times that another member has become the primary.
     pub take_overs: u64,
