@@ -29,7 +29,7 @@ record! {
     /// A state of a metadata group that is newer than management's state, because management was
     /// restored from a backup. Members of the group have reported it.
     pub struct GroupRevision {
-        /// The group.
+        /// The group whose state the members have reported.
         pub group: GroupId,
         /// Epoch of the group in management's state.
         pub epoch: Epoch,
@@ -84,7 +84,7 @@ pub enum Command {
     RegisterClient(ClientRegistration),
     /// Removes a client that has left.
     RemoveClient {
-        /// The client.
+        /// The client to remove.
         node: NodeId,
     },
     /// Removes a client that was evicted or sent no heartbeat for too long, and records the
@@ -109,7 +109,7 @@ pub enum Command {
     /// Creates a group from targets that have neither a group nor data. The first target becomes
     /// the primary.
     CreateGroup {
-        /// The targets.
+        /// The targets that become the members of the new group.
         targets: Vec<TargetId>,
     },
     /// Changes the members of a group. Refused if the epoch of the group differs from the epoch in
@@ -121,43 +121,43 @@ pub enum Command {
     /// Makes a storage target the only member of its former group, because both are newer than the
     /// backup from which management was restored.
     ReturnToGroup {
-        /// The target.
+        /// The target that becomes the only member.
         target: TargetId,
-        /// The group.
+        /// The former group of the target.
         group: GroupId,
     },
     /// Closes a storage target to new files, or opens it again.
     CloseTarget {
-        /// The target.
+        /// The target to close or to open.
         target: TargetId,
         /// Whether the target is closed to new files.
         is_closed: bool,
     },
     /// Removes a target that stores no data, together with its group.
     RemoveTarget {
-        /// The target.
+        /// The target to remove.
         target: TargetId,
     },
     /// Marks a storage target as lost, because its data is lost.
     GiveUpTarget {
-        /// The target.
+        /// The target whose data is lost.
         target: TargetId,
     },
     /// Removes a server without targets.
     RemoveServer {
-        /// The server.
+        /// The server to remove.
         node: NodeId,
     },
     /// Renames a server.
     RenameServer {
-        /// The server.
+        /// The server to rename.
         node: NodeId,
-        /// The new name.
+        /// The new name of the server.
         name: String,
     },
     /// Records the name of the host on which a server runs.
     NoteHost {
-        /// The server.
+        /// The server whose host has the name `host`.
         node: NodeId,
         /// Name of the server's host, for output only.
         host: String,

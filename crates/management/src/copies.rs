@@ -25,7 +25,7 @@ use std::path::Path;
 /// A finished backup of management's directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DirectoryCopy {
-    /// The cluster of the directory.
+    /// The cluster to which the directory belongs.
     pub cluster: ClusterId,
     /// Index of the last log entry whose effect the backup contains.
     pub last_command: Lsn,
@@ -92,7 +92,7 @@ fn read_member(directory: &Path, cluster: ClusterId) -> Result<StoredState<Machi
 /// Information about a directory whose member [`recover`] makes the only member.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Recovery {
-    /// The cluster of the directory.
+    /// The cluster to which the directory belongs.
     pub cluster: ClusterId,
     /// Index of the last entry of the directory's log.
     pub last: u64,

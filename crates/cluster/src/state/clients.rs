@@ -13,7 +13,7 @@ record! {
     /// Details of a client that only management stores. The cluster map, which all nodes receive,
     /// contains only the client's node entry.
     pub struct ClientDetails {
-        /// The client.
+        /// The node id of the client.
         pub node: NodeId,
         /// Name of the client's host.
         pub host: String,

@@ -192,7 +192,7 @@ impl Durable {
 /// A group that gets no new files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClosedGroup {
-    /// The group.
+    /// The group that gets no new files.
     pub group: GroupId,
     /// The closed or lost target of the group.
     pub target: TargetId,

@@ -234,9 +234,9 @@ record! {
     /// The entry that a staged transaction has added to a directory of its coordinator, or has
     /// removed from it.
     pub struct StagedEntry {
-        /// The directory.
+        /// The directory that contains, or contained, the entry.
         pub directory: InodeId,
-        /// The name.
+        /// The name of the entry.
         pub name: Bytes,
         /// The inode to which the entry points.
         pub inode: InodeId,
@@ -257,7 +257,7 @@ record! {
         /// participant confirms its prepared transaction only if this transaction has the same
         /// time.
         pub since: Timestamp,
-        /// The change of the coordinator.
+        /// The entry that the coordinator changes.
         pub entry: StagedEntry,
         /// Session of the request.
         pub session: SessionId,

@@ -15,9 +15,9 @@ use std::time::Duration;
 /// The failures of one member. The primary keeps them over the epochs of its term.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct FlapDamping {
-    /// Number of recent failures.
+    /// Number of recent failures of the member.
     failures: u32,
-    /// Time of the newest failure.
+    /// Time of the member's newest failure.
     failed_at: Duration,
     /// Whether the disk of the member hung at the newest failure.
     disk_hung: bool,
@@ -26,7 +26,7 @@ pub(super) struct FlapDamping {
     /// Time since which the member has confirmed records steadily. `None` means that the member has
     /// confirmed no records since its newest failure.
     steady_since: Option<Duration>,
-    /// Time of the newest confirmation.
+    /// Time at which the member last confirmed records.
     confirmed_at: Duration,
 }
 

@@ -56,7 +56,7 @@ pub enum Event {
     },
     /// A read of old log records for another member has ended.
     LogRead {
-        /// The member that lacks the records.
+        /// The member that needs the old records.
         member: TargetId,
         /// LSN of the first record that the target requested in [`Action::ReadLog`].
         first: Lsn,
