@@ -5,7 +5,7 @@ use std::time::Duration;
 
 /// Time limit of a wait. The limit is far longer than a wait takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Number of waits of each check.
+/// Number of waits in each check, one in each round.
 const ROUNDS: u32 = 1000;
 
 /// Lets another thread wait many times for the end of an operation of this thread. `begin` begins

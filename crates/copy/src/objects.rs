@@ -60,7 +60,7 @@ const MOST_OBJECT: u64 = 5 << 40;
 /// A source and its destination. Either the source or the destination is in an object store.
 #[derive(Clone)]
 pub struct Pair<'a> {
-    /// The bucket.
+    /// The bucket that contains the source or the destination.
     pub bucket: &'a dyn Bucket,
     /// Name of the bucket in messages, such as `s3://data`.
     pub shown: String,

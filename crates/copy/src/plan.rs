@@ -132,7 +132,7 @@ pub fn finished_pieces(list: &[u8], head: &[u8], len: u64) -> Option<Vec<bool>> 
 /// A source, and the path of its copy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pair {
-    /// The source.
+    /// The path of the source.
     pub source: PathBuf,
     /// The path of the copy.
     pub destination: PathBuf,

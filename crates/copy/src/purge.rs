@@ -68,7 +68,7 @@ pub type IsWritten = fn(&File) -> io::Result<bool>;
 /// Options of a purge.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Number of threads.
+    /// Number of threads that the purge uses.
     pub threads: usize,
     /// Minimum age of the entries that the purge removes.
     pub older_than: Duration,

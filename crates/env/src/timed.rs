@@ -17,7 +17,7 @@ thread_local! {
 /// The time that a future took.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct TimeSpent {
-    /// Time of the first poll.
+    /// Time at which the future was polled first.
     pub begun_at: Duration,
     /// Time from the first poll to the result.
     pub total: Duration,

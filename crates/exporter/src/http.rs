@@ -136,11 +136,11 @@ pub struct Request {
 pub struct Reply {
     /// Status code and reason, such as `200 OK`.
     pub status: &'static str,
-    /// The type of the body.
+    /// The media type of the body, such as `application/json`.
     pub content_type: &'static str,
     /// Additional headers, as names and values.
     pub headers: &'static [(&'static str, &'static str)],
-    /// The body.
+    /// The body of the reply.
     pub body: Vec<u8>,
 }
 

@@ -33,9 +33,9 @@ pub enum Finding {
     },
     /// Two members of a metadata group have different records after the same log record.
     MembersDiffer {
-        /// The metadata group.
+        /// The metadata group of the two members.
         group: GroupId,
-        /// The two members.
+        /// The two members whose records differ.
         targets: [TargetId; 2],
         /// The last log record whose changes both members have.
         record: Lsn,

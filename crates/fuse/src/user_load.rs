@@ -29,7 +29,7 @@ record! {
         /// Id of the target, the message type, the user, the group or the job. [`MERGED_LOAD`]
         /// stands for all objects without a row of their own.
         pub id: u32,
-        /// Number of requests.
+        /// Number of requests in this row.
         pub requests: u64,
         /// Number of failed requests.
         pub failed: u64,

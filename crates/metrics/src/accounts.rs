@@ -124,7 +124,7 @@ impl Origin {
 /// An amount of load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Load {
-    /// Number of operations.
+    /// Number of operations in this load.
     pub operations: u64,
     /// Bytes of file data that were read.
     pub read_bytes: u64,

@@ -21,9 +21,9 @@ pub enum Value {
 pub struct Series {
     /// The definition of the metric.
     pub definition: &'static Definition,
-    /// The labels.
+    /// The labels of the series.
     pub labels: Labels,
-    /// The value.
+    /// The value of the series.
     pub value: Value,
 }
 

@@ -65,16 +65,16 @@ impl Url {
 pub struct HttpRequest<'a> {
     /// `GET` or `POST`.
     pub method: &'static str,
-    /// The address.
+    /// The address to which the client sends the request.
     pub url: &'a Url,
     /// The value of the header `Authorization`. If the text is empty, the request has no such
     /// header.
     pub authorization: &'a str,
-    /// The type of the body.
+    /// The media type of the body, such as `application/json`.
     pub content_type: &'static str,
     /// Further headers, as pairs of name and value.
     pub headers: &'static [(&'static str, &'static str)],
-    /// The body.
+    /// The body of the request.
     pub body: &'a [u8],
 }
 

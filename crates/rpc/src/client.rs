@@ -65,7 +65,7 @@ thread_local! {
 /// A target that has accepted a request and has not replied for long.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SilentTarget {
-    /// The target.
+    /// The target that has not replied.
     pub target: TargetId,
     /// The name of the target's node. Empty if the sender does not have this name.
     pub node: String,

@@ -25,7 +25,7 @@ use std::time::Duration;
 pub struct LinkPlan {
     /// Number of connections, each with one message in flight.
     pub streams: u16,
-    /// Number of messages per connection.
+    /// Number of messages on each connection.
     pub messages: u32,
     /// Bytes of bulk data per message. Zero means that the messages are empty and the benchmark
     /// measures each round trip.

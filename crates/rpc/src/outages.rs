@@ -39,7 +39,7 @@ struct Outage {
     /// Number of requests to the group that are being retried.
     waiting: usize,
     is_logged: bool,
-    /// The error of the last attempt.
+    /// The error of the last request to the group.
     error: String,
 }
 

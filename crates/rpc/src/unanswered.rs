@@ -18,7 +18,7 @@ use std::time::Duration;
 /// The requests that programs have sent to one worker, and that have waited for a long time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unanswered {
-    /// Number of requests.
+    /// Number of requests that wait.
     pub requests: u32,
     /// Time at which the oldest request began.
     pub since: Duration,

@@ -30,7 +30,7 @@ const ENDING: &str = ".map";
 pub struct KnownMap {
     /// The map. Reachability and free space in it are out of date.
     pub map: ClusterMap,
-    /// The file.
+    /// The file that contains the map.
     pub file: PathBuf,
     /// Time at which the file was last written. `None` means that the file system does not report
     /// this time.

@@ -23,7 +23,7 @@ type Apply = Box<dyn Fn(EnvFilter) -> std::result::Result<(), String> + Send + S
 struct Control {
     /// Function that replaces the filter of the log.
     apply: Apply,
-    /// The log level in the settings.
+    /// The log level that the service's settings contain.
     configured: String,
     /// The current log level. The mutex protects only this text.
     current: Mutex<String>,

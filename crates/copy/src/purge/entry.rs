@@ -26,7 +26,7 @@ pub(crate) struct EntryAttributes {
     pub(crate) kind: FileType,
     pub(crate) device: u64,
     pub(crate) inode: u64,
-    /// Number of names.
+    /// Number of names (hard links) of the entry.
     pub(crate) links: u32,
     pub(crate) uid: u32,
     /// Length of a regular file in bytes. Zero for other entries.

@@ -26,7 +26,7 @@ pub struct UserTotal {
     pub uid: Option<u32>,
     /// The name of the user. The caller of [`super::purge`] sets it.
     pub user: Option<String>,
-    /// Number of files.
+    /// Number of files of the user that are removed.
     pub files: u64,
     /// Length of the files that `files` counts, in bytes.
     pub bytes: u64,

@@ -22,7 +22,7 @@ use std::rc::Rc;
 /// write relies on.
 #[derive(Debug, Clone, Copy)]
 pub struct Destination<'a> {
-    /// The chunk file.
+    /// The chunk file to write.
     pub key: &'a ChunkFileKey,
     /// The stripe of the file, which the target stores in a new chunk file.
     pub stripe: StripeHint,

@@ -41,7 +41,7 @@ pub(in crate::cmd) enum Transport {
     User {
         /// Name of this host.
         host: String,
-        /// The user.
+        /// The user with whose rights the processes run.
         account: Account,
     },
 }

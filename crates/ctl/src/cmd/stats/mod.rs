@@ -255,7 +255,7 @@ async fn print_past(access: &Access, by: Division, span: &SpanArgs, past: Past) 
 /// The load of one interval, in the form in which the command prints the load.
 struct Report {
     lines: Vec<show::Line>,
-    /// The sum of `lines`.
+    /// The sum of the rows in `lines`.
     sum: Row,
     by: Division,
     is_total: bool,
