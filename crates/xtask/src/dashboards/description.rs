@@ -201,7 +201,7 @@ const OVERVIEW: &[Panel] = &[
     number(
         "Chunk files to remove",
         "short",
-        "Chunk files of removed files that metadata has not yet asked storage to remove.",
+        "Chunk files whose removal metadata has not yet requested from storage.",
         &[query("sum(skep_metadata_removals_queued{CLUSTER})", "")],
     ),
     Panel {
