@@ -1,23 +1,28 @@
 //! Collects the statistics of a cluster in rounds. In each round, the monitor asks management for
-//! the cluster map, and asks all services in the map for their statistics.
+//! the cluster map, and asks all services in the map for their statistics. It sends these requests
+//! concurrently, so a round does not become longer while management does not reply. The services
+//! come from the map of an earlier round. Only the first round must wait for a map.
 //!
 //! The monitor keeps a connection to each service open. A service that does not reply in time is
-//! missing in the round. Its reply in the next round also covers the missed time.
+//! missing in the round. Its reply in the next round also covers the missed time. A map that
+//! arrives after the end of a round is the map of the next round.
 //!
 //! If clients have disappeared from the map, the monitor asks management for the newest evictions.
 
 use crate::limits::{MAP_PATIENCE, SERVICE_PATIENCE};
+use skep_env::Task;
 use skep_rpc::{CallOptions, Channel, Connection, Identity, JoinToken, Management};
 use skep_stats::{Round, ServiceFigures};
 use skep_types::{
     ClusterId, ClusterMap, Error, ErrorCode, Eviction, MapVersion, Node, NodeId, NodeKind, Result,
-    TargetId,
+    TargetId, Timestamp, utc,
 };
 use skep_wire::management::{GetMap, ListEvictions};
 use skep_wire::node::GetStatistics;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
+use std::time::Duration;
 
 /// Prefix of the names of the requested metrics.
 const PREFIX: &str = "skep_";
@@ -32,6 +37,16 @@ pub(crate) struct Collector {
     identity: Identity,
     connections: Connections,
     map: Option<ClusterMap>,
+    /// The request for the cluster map that had no reply when the last round ended. `None` means
+    /// that the last request has ended.
+    asked_map: Option<Task<Result<ClusterMap>>>,
+    /// The error of the last request for the cluster map that has ended. `None` means that
+    /// management replied to this request.
+    map_error: Option<Error>,
+    /// Time of the last map from management. `None` means that no map has arrived.
+    map_arrived_at: Option<Timestamp>,
+    /// Time of the start of this collector.
+    started_at: Timestamp,
     /// Whether clients have disappeared from the map since management last listed its evictions.
     has_lost_clients: bool,
 }
@@ -44,7 +59,8 @@ pub(crate) struct Collected {
     /// The newest cluster map. While management does not reply, this is the map of an earlier
     /// round.
     pub(crate) map: Option<ClusterMap>,
-    /// The reason why management did not reply. `None` means that management replied.
+    /// The reason why management did not reply, with the time of its last reply. `None` means that
+    /// management replied, or that the time limit of the request for the map is not over.
     pub(crate) map_problem: Option<String>,
     /// The replies of the services.
     pub(crate) round: Round,
@@ -63,9 +79,17 @@ impl Collector {
             node: NodeId::default(),
             kind: NodeKind::Client,
         };
-        let management = Management::new(token, NodeKind::Client);
-        let connections = Rc::default();
-        Self { management, identity, connections, map: None, has_lost_clients: false }
+        Self {
+            management: Management::new(token, NodeKind::Client),
+            identity,
+            connections: Rc::default(),
+            map: None,
+            asked_map: None,
+            map_error: None,
+            map_arrived_at: None,
+            started_at: skep_env::wall_time(),
+            has_lost_clients: false,
+        }
     }
 
     /// Returns the identity of the monitor in its connections to services.
@@ -78,35 +102,23 @@ impl Collector {
         Rc::clone(&self.connections)
     }
 
-    /// Asks management and all services. The services are asked concurrently.
+    /// Asks management and all services concurrently. The first call, and each call until a map has
+    /// arrived, asks the services after management, because only the map has their addresses.
     pub(crate) async fn collect(&mut self) -> Collected {
-        let map_problem = match self.newest_map().await {
-            Ok(map) => {
-                let former = self.map.replace(map);
-                let lost = former.zip(self.map.as_ref()).is_some_and(|(it, new)| lacks(new, &it));
-                self.has_lost_clients |= lost;
-                None
-            }
-            Err(error) => Some(error.context().to_owned()),
-        };
-        let evictions = match map_problem.is_none() && self.has_lost_clients {
-            true => self.newest_evictions().await,
-            false => None,
-        };
+        let has_map = self.map.is_some();
+        let patience = if has_map { SERVICE_PATIENCE } else { MAP_PATIENCE };
+        let deadline = skep_env::now() + patience;
+        let asked_map = self.asked_map.take();
+        let asked_map =
+            asked_map.unwrap_or_else(|| skep_env::spawn(newest_map(Rc::clone(&self.management))));
+        let mut asked = self.ask_services();
+        let evictions = self.await_map(asked_map, deadline).await;
+        if !has_map {
+            asked = self.ask_services();
+        }
         let id = Some(self.identity.cluster);
+        let map_problem = self.map_problem();
         let mut collected = Collected { id, map_problem, evictions, ..Collected::default() };
-        let Some(map) = &self.map else { return collected };
-        let services = map.nodes.iter().filter(|node| node.kind != NodeKind::Client);
-        let asked: Vec<_> = services
-            .map(|node| {
-                let (connections, identity) = (Rc::clone(&self.connections), self.identity.clone());
-                let node = node.clone();
-                skep_env::spawn(async move {
-                    let reply = ask(&connections, &identity, &node).await;
-                    reply.map_err(|error| (node.id.raw(), error))
-                })
-            })
-            .collect();
         for answer in asked {
             match answer.await {
                 Ok(figures) => collected.round.push(figures),
@@ -115,39 +127,104 @@ impl Collector {
                 }
             }
         }
+        let Some(map) = &self.map else { return collected };
+        // The services came from the earlier map, and the newest map may lack some of them.
         let is_member = |id: &u32| map.nodes.iter().any(|node| node.id.raw() == *id);
+        collected.round.retain(|figures| is_member(&figures.node));
+        collected.unreachable.retain(|id, _| is_member(id));
         self.connections.borrow_mut().retain(|id, _| is_member(id));
         collected.map = Some(map.clone());
         collected
     }
 
-    async fn newest_map(&self) -> Result<ClusterMap> {
-        let request = GetMap { known: MapVersion::new(0) };
-        let asking = self.management.call_once(&request, MAP_PATIENCE);
-        let late = || {
-            Error::new(
-                ErrorCode::TimedOut,
-                format!("management has sent no cluster map within {MAP_PATIENCE:?}"),
-            )
-        };
-        let update = skep_env::timeout(MAP_PATIENCE, asking).await.ok_or_else(late)??;
-        update
-            .map
-            .ok_or_else(|| Error::new(ErrorCode::Protocol, "management replied without a map"))
+    /// Starts a request for statistics to each service of the map. Each task returns the reply, or
+    /// the node id of the service with the error.
+    fn ask_services(&self) -> Vec<Task<Result<ServiceFigures, (u32, Error)>>> {
+        let nodes = self.map.iter().flat_map(|map| &map.nodes);
+        let services = nodes.filter(|node| node.kind != NodeKind::Client);
+        services
+            .map(|node| {
+                let (connections, identity) = (Rc::clone(&self.connections), self.identity.clone());
+                let node = node.clone();
+                skep_env::spawn(async move {
+                    let reply = ask(&connections, &identity, &node).await;
+                    reply.map_err(|error| (node.id.raw(), error))
+                })
+            })
+            .collect()
     }
 
-    /// Asks management for the newest evictions. `None` means that management does not reply, or
-    /// does not support this request because its version is older.
-    async fn newest_evictions(&mut self) -> Option<Vec<Eviction>> {
+    /// Waits until `deadline` for the map of the request `asked`. If the map arrives later, the
+    /// next round gets it. Returns the newest evictions, if clients have disappeared from the map.
+    async fn await_map(
+        &mut self,
+        mut asked: Task<Result<ClusterMap>>,
+        deadline: Duration,
+    ) -> Option<Vec<Eviction>> {
+        let left = deadline.saturating_sub(skep_env::now());
+        let Some(reply) = skep_env::timeout(left, &mut asked).await else {
+            self.asked_map = Some(asked);
+            return None;
+        };
+        match reply {
+            Ok(map) => {
+                let former = self.map.replace(map);
+                let lost = former.zip(self.map.as_ref()).is_some_and(|(it, new)| lacks(new, &it));
+                self.has_lost_clients |= lost;
+                self.map_error = None;
+                self.map_arrived_at = Some(skep_env::wall_time());
+            }
+            Err(error) => {
+                self.map_error = Some(error);
+                return None;
+            }
+        }
+        match self.has_lost_clients {
+            true => self.newest_evictions(deadline).await,
+            false => None,
+        }
+    }
+
+    /// Returns the reason why management does not reply, and since when. The text does not change
+    /// while the outage lasts.
+    fn map_problem(&self) -> Option<String> {
+        let error = self.map_error.as_ref()?;
+        let since = match self.map_arrived_at {
+            Some(time) => format!("the last reply arrived at {}", utc(time)),
+            None => {
+                format!("no reply since the monitor began to ask at {}", utc(self.started_at))
+            }
+        };
+        Some(format!("{}; {since}", error.context()))
+    }
+
+    /// Asks management for the newest evictions. `None` means that management does not reply before
+    /// `deadline`, or does not support this request because its version is older.
+    async fn newest_evictions(&mut self, deadline: Duration) -> Option<Vec<Eviction>> {
         let request = ListEvictions {};
+        let left = deadline.saturating_sub(skep_env::now());
         // Retry: the next round asks again if management does not reply, without limit.
-        let asking = self.management.call_once(&request, SERVICE_PATIENCE);
-        let reply = skep_env::timeout(SERVICE_PATIENCE, asking).await?;
+        let asking = self.management.call_once(&request, left);
+        let reply = skep_env::timeout(left, asking).await?;
         let is_unsupported =
             reply.as_ref().is_err_and(|error| error.code() == ErrorCode::Unsupported);
         self.has_lost_clients = reply.is_err() && !is_unsupported;
         reply.ok().map(|list| list.evictions)
     }
+}
+
+/// Asks management for the cluster map.
+async fn newest_map(management: Rc<Management>) -> Result<ClusterMap> {
+    let request = GetMap { known: MapVersion::new(0) };
+    let asking = management.call_once(&request, MAP_PATIENCE);
+    let late = || {
+        Error::new(
+            ErrorCode::TimedOut,
+            format!("management has sent no cluster map within {MAP_PATIENCE:?}"),
+        )
+    };
+    let update = skep_env::timeout(MAP_PATIENCE, asking).await.ok_or_else(late)??;
+    update.map.ok_or_else(|| Error::new(ErrorCode::Protocol, "management replied without a map"))
 }
 
 /// Whether a client of the map `former` is missing in the map `new`.
@@ -201,3 +278,6 @@ async fn connect(identity: &Identity, node: &Node) -> Result<Rc<Connection>> {
     }
     Err(last)
 }
+
+#[cfg(test)]
+mod tests;

@@ -19,7 +19,9 @@ pub const MAX_FRAME_BYTES: usize = 16 << 20;
 /// Time limit for the reply of one service with its statistics. The statistics of a slower service
 /// are missing in the round.
 pub const SERVICE_PATIENCE: Duration = Duration::from_millis(900);
-/// Time limit for the reply of management with the cluster map.
+/// Time limit for the reply of management with the cluster map. A round waits only
+/// [`SERVICE_PATIENCE`] for the map if the monitor has an earlier map. After this longer time, the
+/// monitor reports that management does not reply.
 pub const MAP_PATIENCE: Duration = Duration::from_secs(2);
 /// After a round, the monitor pauses until its use of one CPU since the last round is at most the
 /// share 1 / `CPU_SHARE`. HTTP requests during the pause count for the next round, so in total the

@@ -182,8 +182,8 @@ fn wall_ms() -> u64 {
     u64::try_from(now.seconds).unwrap() * 1000 + u64::from(now.nanoseconds / 1_000_000)
 }
 
-/// Follows the rounds of the monitor. A round begins with a request for the map, and then sends one
-/// request to each service.
+/// Follows the rounds of the monitor. A round begins with a request for the map, and sends one
+/// request to each service immediately after it.
 struct RoundWatch {
     /// The beginning of the round, in milliseconds since 1970.
     begin_ms: Cell<u64>,
