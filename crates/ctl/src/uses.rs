@@ -39,9 +39,15 @@ impl Users {
             clients.extend(page.clients.into_iter().map(|client| (client.node, client)));
             after = page.next;
         }
+        Ok(Self { clients: Clients(clients), ..Self::of_map(access, map) })
+    }
+
+    /// Returns the users of the cluster with the map `map`, without a list of clients, for commands
+    /// that work while management does not answer.
+    pub(crate) fn of_map(access: &Access, map: ClusterMap) -> Self {
         let cell = MapCell::new(map.clone(), NodeId::default());
         let router = Router::new(access.identity(), Channel::random(), cell);
-        Ok(Self { map, clients: Clients(clients), router })
+        Self { map, clients: Clients::default(), router }
     }
 
     /// Returns the ids of the metadata groups.
@@ -100,9 +106,14 @@ impl Users {
         Error::new(error.code(), what)
     }
 
-    /// Returns the host and mount point of a client, as [`Clients::place`] does.
+    /// Returns the host and mount point of a client, as [`Clients::place`] does. If the list of
+    /// clients lacks the client, takes both from its name in the cluster map (`HOST:MOUNT-POINT`).
     pub(crate) fn place(&self, client: NodeId) -> (String, String) {
-        self.clients.place(client)
+        let in_map = || self.map.node(client).and_then(|node| node.name.split_once(':'));
+        match (self.clients.get(client), in_map()) {
+            (None, Some((host, mount_point))) => (host.to_owned(), mount_point.to_owned()),
+            _ => self.clients.place(client),
+        }
     }
 }
 

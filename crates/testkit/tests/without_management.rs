@@ -180,11 +180,23 @@ fn services_start_and_files_are_usable_without_management() {
         assert!(load.stdout.contains("cannot get statistics from management, so"), "{load:?}");
         assert!(!load.stdout.contains("cannot get statistics from storage-1"), "{load:?}");
     }
-    // The mount explains its own operations.
-    let mut why = Command::new(cluster::program());
-    let why = finish(why.args(["why", "--interval", "100ms"]).arg(&root), PATIENCE);
-    assert!(why.status.success() && why.stdout.contains("compares no targets"), "{why:?}");
-    assert!(why.stderr.contains("only the operations on the mount"), "{why:?}");
+    let unchecked = lines.iter().find(|line| line.starts_with("Not checked: "));
+    assert!(unchecked.is_some_and(|it| !it.contains("causes of slowness")), "{lines:?}");
+    // The services show the causes of slowness.
+    let mut of_path = Command::new(cluster::program());
+    let of_path = finish(of_path.args(["why", "--interval", "100ms"]).arg(&root), PATIENCE);
+    let target = loose.ask(&["why", "--interval", "100ms", "--target", "1"]);
+    for why in [of_path, target, loose.ask(&["why", "--interval", "100ms"])] {
+        assert!(why.status.success() && why.stdout.contains("No cause of slowness"), "{why:?}");
+        assert!(why.stdout.contains("cannot get statistics from management, so"), "{why:?}");
+        assert!(!why.stdout.contains("cannot get statistics from storage-1"), "{why:?}");
+        assert!(
+            why.stderr.contains("the services of the last cluster map of this host"),
+            "{why:?}"
+        );
+    }
+    let operation = loose.ask(&["why", "--op", "2a"]);
+    assert!(operation.stderr.contains("no service has a record"), "{operation:?}");
     let answering = lines.iter().filter(|line| line.contains(": reachable at ")).count();
     assert_eq!(answering, 4, "the map of the mount names the other services: {lines:?}");
 

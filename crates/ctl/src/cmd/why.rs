@@ -2,7 +2,8 @@
 //! slowness.
 //!
 //! The command asks each service for its statistics several times, and compares the replies. So the
-//! command needs no monitor. With `--since`, the command asks the monitor, which stores the
+//! command needs no monitor. While management does not answer, the command asks the services of the
+//! last cluster map of this host. With `--since`, the command asks the monitor, which stores the
 //! statistics of the past minutes. The rules are in `skep_stats::why`.
 
 mod operation;
@@ -13,7 +14,8 @@ mod traces;
 mod waits;
 
 use crate::access::{Access, ClusterArgs, is_silence};
-use crate::cmd::stats::{interval, measure, mount_of_user};
+use crate::cmd::health::last_map;
+use crate::cmd::stats::{fetch_by_last_map, interval, measure, measure_since, mount_of_user};
 use crate::help::{Example, examples};
 use crate::monitor_address::{MonitorAddress, not_a_monitor};
 use crate::mounts::mount_of;
@@ -21,9 +23,10 @@ use crate::output::{milliseconds, print, warn};
 use crate::path_lookup::entry_at;
 use skep_monitor::limits::{EVIDENCE_PIECE_MS, EVIDENCE_PIECES};
 use skep_stats::operation::{OperationReport, SlowOperation};
-use skep_stats::why::{Focus, Report, Scope, Thresholds, explain};
+use skep_stats::why::{Finding, Focus, Report, Scope, Thresholds, explain};
 use skep_types::text::escape_controls;
-use skep_types::{Error, ErrorCode, InodeId, Result};
+use skep_types::{ClusterMap, Error, ErrorCode, InodeId, Result};
+use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -56,8 +59,10 @@ const LONGEST_SPAN: Duration = Duration::from_millis(EVIDENCE_PIECE_MS * EVIDENC
 /// A user who cannot read the cluster's token sees the operations of this user on PATH: on a file,
 /// or on a directory and everything below it. Without PATH, the report is about all operations of
 /// this user on the mount of the working directory, or on the only mount of this host. If the
-/// lookup of PATH itself waits for a server, the report is about the whole mount. If management
-/// does not answer, the report with PATH is also about the operations on its mount.
+/// lookup of PATH itself waits for a server, the report is about the whole mount.
+///
+/// If management does not answer, the command asks the services of the last cluster map of this
+/// host. The report then has the waiting requests of the mount of PATH, but not of other mounts.
 ///
 /// With --op, explains one operation: each slow operation has a trace id, which the logs of mounts
 /// and services and the list of the slowest operations show. Mounts and services keep the records
@@ -150,20 +155,44 @@ pub(crate) fn run(args: WhyArgs) -> Result<()> {
                 return path.map_or(Err(error), |path| explain_own(path, interval));
             }
         };
+    let on_mount = on_mount.filter(|_| is_answered_by_mount);
+    let waits_on = on_mount.clone();
     let report = crate::cmd::block_on(async move {
         let inode = place.and_then(|(inode, _)| inode);
-        let found = scope::of(&access, &args, inode).await?;
-        match args.since {
-            Some(span) => from_monitor(&access, &args.monitor, &found, span).await,
-            None => measured(&access, (&found, inode), args.interval).await,
+        let (map, silence) = last_map::newest(&access).await?;
+        silence.iter().for_each(warn_of_last_map);
+        let found = scope::of(&access, (&map, silence.is_some()), &args, inode).await?;
+        match (args.since, silence) {
+            (Some(span), _) => from_monitor(&access, &args.monitor, &found, span).await,
+            (None, None) => measured(&access, (&found, inode), args.interval).await,
+            (None, Some(error)) => {
+                let mut report =
+                    measured_by_last_map(&access, (map, &error), (&found, inode), args.interval)
+                        .await?;
+                if let Some(path) = waits_on {
+                    report.waiting.extend(waits_of_mount(&path).await);
+                }
+                Ok(report)
+            }
         }
     });
-    match (report, on_mount.filter(|_| is_answered_by_mount)) {
+    match (report, on_mount) {
         (Err(error), Some(path)) if is_silence(&error) => {
             explain_without_management(path, interval, &error)
         }
         (report, _) => print(&report?, as_text),
     }
+}
+
+/// Warns that the report uses the last cluster map of this host. `error` is the error of the
+/// request to management.
+fn warn_of_last_map(error: &Error) {
+    warn(&format!(
+        "management does not answer, so the report is about the services of the last cluster map \
+         of this host: services that were added or moved later are missing, and states of targets \
+         may be old ({})",
+        error.context()
+    ));
 }
 
 /// Explains one operation: from the records of all services, or for a user without the token from
@@ -219,8 +248,9 @@ fn explain_own(path: PathBuf, interval: Duration) -> Result<()> {
     print(&of_mount(path, interval)?, own_as_text)
 }
 
-/// Explains the operations on the mount of `path` while management does not answer. `error` is the
-/// error of the request to management.
+/// Explains the operations on the mount of `path`, if management does not answer and this host has
+/// no cluster map, or if another service that the report needs does not answer. `error` is the
+/// error of the request.
 fn explain_without_management(path: PathBuf, interval: Duration, error: &Error) -> Result<()> {
     warn(&format!("{error}; the report has only the operations on the mount of this path"));
     print(&of_mount(path, interval)?, |report| with_causes(report, NO_CAUSES_WITHOUT_MANAGEMENT))
@@ -243,13 +273,52 @@ async fn measured(
     let (evidence, now) = measure(access, interval, scope.focus).await?;
     let mut report = explain(&evidence, &now.map, scope, &Thresholds::default());
     report.unreachable.extend(now.unreachable);
-    report.waiting = waits::of_cluster(access, &now.map, scope, inode).await?;
+    report.waiting = waits::of_cluster(access, (&now.map, false), scope, inode).await?;
+    report.slowest = slowest(access, &now.map, scope).await;
+    Ok(report)
+}
+
+/// Does the same as [`measured`] while management does not answer. `map` is the last cluster map of
+/// this host, and `error` is the error of the request to management.
+async fn measured_by_last_map(
+    access: &Access,
+    (map, error): (ClusterMap, &Error),
+    (scope, inode): (&Scope, Option<InodeId>),
+    interval: Duration,
+) -> Result<Report> {
+    let before = fetch_by_last_map(access, map, BTreeSet::new(), error).await;
+    let (evidence, now) = measure_since(access, before, interval, scope.focus).await?;
+    let mut report = explain(&evidence, &now.map, scope, &Thresholds::default());
+    report.unreachable.extend(now.unreachable);
+    report.waiting = waits::of_cluster(access, (&now.map, true), scope, inode).await?;
+    report.slowest = slowest(access, &now.map, scope).await;
+    Ok(report)
+}
+
+/// Returns the slowest recent operations in a scope.
+async fn slowest(access: &Access, map: &ClusterMap, scope: &Scope) -> Vec<SlowOperation> {
     // Records of operations do not contain the batch job, so the command cannot select records by
     // job.
-    if scope.targets.is_none() && scope.focus.job.is_none() {
-        report.slowest = operation::slowest(access, &now.map, scope.focus).await;
+    match scope.targets.is_none() && scope.focus.job.is_none() {
+        true => operation::slowest(access, map, scope.focus).await,
+        false => Vec::new(),
     }
-    Ok(report)
+}
+
+/// Returns the waiting requests that the mount of `path` reports. Management, which has the waiting
+/// requests of all mounts, does not answer.
+async fn waits_of_mount(path: &Path) -> Vec<Finding> {
+    let reading = async {
+        let (inode, place) = entry_at(path)?;
+        own::explain((path, inode), &place, Duration::ZERO).await
+    };
+    match reading.await {
+        Ok(report) => report.waiting,
+        Err(error) => {
+            warn(&format!("the waiting requests of this mount are missing in the report: {error}"));
+            Vec::new()
+        }
+    }
 }
 
 async fn from_monitor(

@@ -16,7 +16,7 @@ use super::since::OutageTimes;
 use super::waits::{self, WaitReport, wait_report};
 use super::without_management::{self, Outcome, Silent};
 use crate::access::{Access, ClusterArgs, is_silence};
-use crate::cmd::stats::{Fetched, interval, measure};
+use crate::cmd::stats::{Fetched, fetch_by_last_map, interval, measure, measure_since};
 use crate::evictions::{self, EvictionLine};
 use crate::group_progress::{Lag, LagSample};
 use crate::help::{Example, examples};
@@ -87,15 +87,10 @@ const MAX_NOTED_EVICTIONS: usize = 5;
 /// The names of the checks that the command omits while management does not answer, with the
 /// reason.
 const WITHOUT_MANAGEMENT: &str =
-    "waiting requests, causes of slowness, balances and backups, since management does not answer";
-
-impl Report {
-    fn without_management(found: Silent) -> Self {
-        let Silent { nodes, problems, notes, .. } = found;
-        let unchecked = Some(WITHOUT_MANAGEMENT.to_owned());
-        Self { nodes, problems, notes, unchecked, ..Self::default() }
-    }
-}
+    "waiting requests, balances and backups, since management does not answer";
+/// The same, if this host has no cluster map either.
+const WITHOUT_MAP: &str = "waiting requests, causes of slowness, balances and backups, since \
+                           management does not answer, and this host has no cluster map";
 
 pub(crate) fn run(args: CheckArgs) -> Result<ExitCode> {
     let (access, monitor) = (args.query.access(None)?, args.monitor);
@@ -104,7 +99,7 @@ pub(crate) fn run(args: CheckArgs) -> Result<ExitCode> {
             Err(error) if is_silence(&error) => {
                 match without_management::check(&access, error).await? {
                     Outcome::Answers(wider, map) => check(&wider, &monitor, &map).await,
-                    Outcome::Silent(found) => Ok(Report::without_management(found)),
+                    Outcome::Silent(found) => check_by_last_map(&access, &monitor, found).await,
                 }
             }
             map => check(&access, &monitor, &map?).await,
@@ -157,6 +152,43 @@ async fn check(access: &Access, monitor: &MonitorAddress, map: &ClusterMap) -> R
         }
     }
     Ok(report)
+}
+
+/// Adds the causes of slowness to a check while management does not answer. Measures the services
+/// of the last cluster map of this host, and asks the monitor.
+async fn check_by_last_map(
+    access: &Access,
+    monitor: &MonitorAddress,
+    found: Silent,
+) -> Result<Report> {
+    let silent = found.silent_nodes();
+    let Silent { nodes, problems, notes, last, .. } = found;
+    let mut report = Report { nodes, problems, notes, ..Report::default() };
+    let Some((map, error)) = last.map(|last| *last) else {
+        report.unchecked = Some(WITHOUT_MAP.to_owned());
+        return Ok(report);
+    };
+    let (asked, address) = (access.clone(), monitor.clone());
+    let asking = skep_env::spawn(async move { from_monitor::ask(&asked, &address).await });
+    let before = fetch_by_last_map(access, map, silent, &error).await;
+    let (evidence, now) = measure_since(access, before, SPAN, Focus::default()).await?;
+    report.problems.extend(causes_of(&evidence, &now.map));
+    report.unchecked = Some(match asking.await {
+        Ok(monitor) => {
+            monitor.complete(&mut report.problems, skep_env::wall_time());
+            WITHOUT_MANAGEMENT.to_owned()
+        }
+        Err(error) => format!("{WITHOUT_MANAGEMENT}; {}", from_monitor::unchecked(&error)),
+    });
+    Ok(report)
+}
+
+/// Returns the causes of slowness and the findings about clocks as problems, except for causes that
+/// are over.
+fn causes_of(evidence: &Evidence, map: &ClusterMap) -> Vec<Problem> {
+    let mut found = causes(evidence, map, &Thresholds::default());
+    found.extend(clock_findings(evidence, map));
+    found.into_iter().filter(|cause| !cause.is_over).map(problem_of).collect()
 }
 
 /// The problems that one check has found.
@@ -235,10 +267,8 @@ fn report(
     // The following findings do not make the cluster unhealthy. Scripts wait until the cluster is
     // healthy, and high load must not make a script wait for ever.
     let healthy = problems.is_empty();
-    let mut found = causes(evidence, &now.map, &Thresholds::default());
-    found.extend(clock_findings(evidence, &now.map));
-    found.extend(uneven_space(&now.map));
-    problems.extend(found.into_iter().filter(|cause| !cause.is_over).map(problem_of));
+    problems.extend(causes_of(evidence, &now.map));
+    problems.extend(uneven_space(&now.map).map(problem_of));
     let (notes, balance) = (notes(&now.map), Some(Balances::of(evidence, &now.map)));
     Report { healthy, nodes, problems, notes, waits, balance, unchecked: None }
 }

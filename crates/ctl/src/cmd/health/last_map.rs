@@ -1,15 +1,15 @@
-//! The newest cluster map that this host has, for `skep health check` and `skep stats` while
-//! management does not answer. The map may be in a mount, in the directory of a cluster or a
+//! The newest cluster map that this host has, for `skep health check`, `skep stats` and `skep why`
+//! while management does not answer. The map may be in a mount, in the directory of a cluster or a
 //! service, or in the file of this host.
 
 use super::problem::Problem;
-use crate::access::Access;
+use crate::access::{Access, is_silence};
 use crate::output::utc;
 use crate::{mounts, through_mount};
 use skep_service::cached_map::CACHED_MAP_FILE;
 use skep_service::known_map::{self, KnownMap};
 use skep_types::map::Reachability;
-use skep_types::{ClusterMap, Timestamp};
+use skep_types::{ClusterMap, Error, Result, Timestamp};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -21,6 +21,22 @@ pub(in crate::cmd) struct LastMap {
     pub(in crate::cmd) map: ClusterMap,
     /// A note with the origin of the map, if the map may be older than the map of a mount.
     pub(super) note: Option<Problem>,
+}
+
+/// Gets the cluster map from management. If management does not answer, returns the newest map that
+/// this host has, and the error of the request to management.
+///
+/// # Errors
+/// - Errors in the reply of management.
+/// - The error of the request, if management does not answer and this host has no map.
+pub(in crate::cmd) async fn newest(access: &Access) -> Result<(ClusterMap, Option<Error>)> {
+    match access.map().await {
+        Err(error) if is_silence(&error) => match find(access) {
+            Some(last) => Ok((last.map, Some(error))),
+            None => Err(error),
+        },
+        map => Ok((map?, None)),
+    }
 }
 
 /// Returns the newest cluster map that this host has. `None` means that this host has no map.

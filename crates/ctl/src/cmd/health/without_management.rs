@@ -13,7 +13,7 @@ use skep_cluster::state::kind_word;
 use skep_env::host_addresses;
 use skep_rpc::management_addresses;
 use skep_types::map::Reachability;
-use skep_types::{ClusterMap, Error, NodeKind, Result};
+use skep_types::{ClusterMap, Error, NodeId, NodeKind, Result};
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
@@ -37,6 +37,17 @@ pub(super) struct Silent {
     pub(super) notes: Vec<Problem>,
     /// The keys of the problems whose end this check can detect.
     pub(super) judged: BTreeSet<String>,
+    /// The last cluster map of this host, and the error of the request to management. `None` means
+    /// that this host has no map.
+    pub(super) last: Option<Box<(ClusterMap, Error)>>,
+}
+
+impl Silent {
+    /// Returns the services that do not answer this host.
+    pub(super) fn silent_nodes(&self) -> BTreeSet<NodeId> {
+        let silent = self.nodes.iter().filter(|node| node.is_silent());
+        silent.map(|node| NodeId::new(node.id)).collect()
+    }
 }
 
 /// Checks the services while management does not answer, by the newest cluster map that this host
@@ -63,7 +74,8 @@ pub(super) async fn check(access: &Access, error: Error) -> Result<Outcome> {
     let problems = problems(&nodes, &members, map.clone(), &error, is_own);
     let notes = note.into_iter().chain(notes(&map)).collect();
     let judged = judged(&nodes);
-    Ok(Outcome::Silent(Silent { nodes, problems, notes, judged }))
+    let last = Some(Box::new((map, error)));
+    Ok(Outcome::Silent(Silent { nodes, problems, notes, judged, last }))
 }
 
 /// Returns the problems of a check without management. `members` are the replies of the management
@@ -246,7 +258,7 @@ mod tests {
     use super::*;
     use crate::cmd::health::members::Role;
     use skep_cluster::groups;
-    use skep_types::{ClusterId, ErrorCode, GroupId, Node, NodeId, Target, TargetId, TargetKind};
+    use skep_types::{ClusterId, ErrorCode, GroupId, Node, Target, TargetId, TargetKind};
 
     /// Returns a map with management on host 1, a metadata group of two members on hosts 1 and 2,
     /// and a storage service on host 3.

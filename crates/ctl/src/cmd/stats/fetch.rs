@@ -30,6 +30,8 @@ pub(crate) struct Fetched {
     pub(crate) unreachable: Vec<String>,
     /// The nodes of the services in `unreachable`.
     silent: BTreeSet<NodeId>,
+    /// Whether `map` is the last map of this host, because management does not answer.
+    has_last_map: bool,
 }
 
 /// Asks all services for their statistics at the same time.
@@ -38,6 +40,21 @@ pub(crate) struct Fetched {
 /// Errors of the request to management, which lists the services.
 pub(crate) async fn fetch(access: &Access) -> Result<Fetched> {
     Ok(fetch_from(access, access.map().await?, BTreeSet::new(), Vec::new()).await)
+}
+
+/// Asks the services of `map`, the last cluster map of this host, at the same time. Skips
+/// management and the nodes in `silent`, because they do not answer. `error` is the error of the
+/// request to management, with which [`Fetched::unreachable`] begins.
+pub(crate) async fn fetch_by_last_map(
+    access: &Access,
+    map: ClusterMap,
+    mut silent: BTreeSet<NodeId>,
+    error: &Error,
+) -> Fetched {
+    let management = map.nodes.iter().filter(|node| node.kind == NodeKind::Management);
+    silent.extend(management.map(|node| node.id));
+    let fetched = fetch_from(access, map, silent, vec![missing_management(error)]).await;
+    Fetched { has_last_map: true, ..fetched }
 }
 
 /// Asks the services of one cluster, once or repeatedly. While management does not reply, asks the
@@ -100,13 +117,16 @@ fn missing_management(error: &Error) -> String {
 
 /// Asks again all services that have replied in the earlier round `before`. Skips the services that
 /// did not reply in the earlier round, because their counts cannot be compared with earlier counts.
-/// A request to these services would also delay each round.
+/// A request to these services would also delay each round. If `before` has the last map of this
+/// host, asks the services of the same map, and sends no request to management.
 ///
 /// # Errors
 /// Errors of the request to management, which lists the services.
 pub(crate) async fn fetch_again(access: &Access, before: &Fetched) -> Result<Fetched> {
-    let map = access.map().await?;
-    Ok(fetch_from(access, map, before.silent.clone(), before.unreachable.clone()).await)
+    let has_last_map = before.has_last_map;
+    let map = if has_last_map { before.map.clone() } else { access.map().await? };
+    let fetched = fetch_from(access, map, before.silent.clone(), before.unreachable.clone()).await;
+    Ok(Fetched { has_last_map, ..fetched })
 }
 
 /// Asks the services of `map` for their statistics, except for the nodes in `silent`. `unreachable`
@@ -136,7 +156,8 @@ async fn fetch_from(
             }
         }
     }
-    Fetched { map, round, moment: Moment::since(began), unreachable, silent }
+    let moment = Moment::since(began);
+    Fetched { map, round, moment, unreachable, silent, has_last_map: false }
 }
 
 /// Returns an error if a report is empty because no service has replied. `unreachable` lists the

@@ -25,7 +25,21 @@ pub(crate) async fn measure(
     span: Duration,
     focus: Focus,
 ) -> Result<(Evidence, Fetched)> {
-    let mut before = fetch(access).await?;
+    let before = fetch(access).await?;
+    measure_since(access, before, span, focus).await
+}
+
+/// Does the same as [`measure`] after the first replies `before`.
+///
+/// # Errors
+/// Errors of the request to management. If `before` has the last cluster map of this host, the
+/// function sends no such request, and returns no error.
+pub(crate) async fn measure_since(
+    access: &Access,
+    mut before: Fetched,
+    span: Duration,
+    focus: Focus,
+) -> Result<(Evidence, Fetched)> {
     let started = skep_env::now();
     let mut evidence = Evidence { focus, ..Evidence::default() };
     for number in 1..=INTERVALS {

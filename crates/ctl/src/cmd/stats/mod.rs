@@ -22,10 +22,10 @@ use crate::output::{
     OutputFormat, format, is_for_people, is_on_screen, is_one_value, print, say, warn,
 };
 use clap::ValueEnum;
-pub(crate) use fetch::{Fetched, Fetcher, check_reached, fetch};
+pub(crate) use fetch::{Fetched, Fetcher, check_reached, fetch, fetch_by_last_map};
 use history::MonitorQuery;
 pub(crate) use history::{Past, load as past_rows};
-pub(crate) use measure::{measure, measured_rows};
+pub(crate) use measure::{measure, measure_since, measured_rows};
 use moment::Moment;
 pub(crate) use own::mount_of_user;
 use selection::SelectionArgs;

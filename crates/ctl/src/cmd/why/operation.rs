@@ -5,13 +5,15 @@
 
 use super::traces::{Gathered, gather};
 use crate::access::Access;
-use crate::cmd::stats::fetch;
+use crate::cmd::health::last_map;
+use crate::cmd::stats::{fetch, fetch_by_last_map};
 use crate::output::{milliseconds, utc};
 use skep_stats::operation::{self, OperationReport, Part, RequestLine, SlowOperation, Usual};
 use skep_stats::why::Focus;
 use skep_types::text::escape_controls;
 use skep_types::{ClusterMap, Error, ErrorCode, Result, Timestamp};
 use skep_wire::traces::TraceRecord;
+use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::time::Duration;
 
@@ -24,9 +26,16 @@ const RECENT: Duration = Duration::from_secs(600);
 ///
 /// # Errors
 /// - `NotFound` if no service has a record of the operation.
-/// - Errors of the request to management, which lists the services.
+/// - Errors of the request to management, which lists the services. If management does not answer,
+///   the last cluster map of this host lists the services.
 pub(super) async fn explain(access: &Access, trace: u128) -> Result<OperationReport> {
-    let now = fetch(access).await?;
+    let now = match last_map::newest(access).await? {
+        (map, Some(error)) => {
+            super::warn_of_last_map(&error);
+            fetch_by_last_map(access, map, BTreeSet::new(), &error).await
+        }
+        (_, None) => fetch(access).await?,
+    };
     let Gathered { records, unreachable } = gather(access, &now.map, Some(trace)).await;
     let report = operation::explain(&records, &now.map, &Usual::of(&now.round));
     let Some(mut report) = report else { return Err(not_found(trace, &unreachable)) };

@@ -20,12 +20,20 @@ use std::time::Duration;
 /// Time limit for the request that gets the attributes and the stripe pattern of a file.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Returns the scope of the report. `inode` is the inode of the path in the arguments.
+/// Returns the scope of the report. `inode` is the inode of the path in the arguments. `map` is the
+/// map of management, or the last map of this host if `is_last_map` is true. In the second case,
+/// the function sends no request to management, and finds clients only by the ids and names in the
+/// map.
 ///
 /// # Errors
 /// - `InvalidArgument` if an argument names no client, user, job or target.
 /// - Errors of management and of metadata.
-pub(super) async fn of(access: &Access, args: &WhyArgs, inode: Option<InodeId>) -> Result<Scope> {
+pub(super) async fn of(
+    access: &Access,
+    (map, is_last_map): (&ClusterMap, bool),
+    args: &WhyArgs,
+    inode: Option<InodeId>,
+) -> Result<Scope> {
     let of = |focus| Ok(Scope { targets: None, focus });
     if let Some(name) = &args.user {
         return of(Focus { user: Some(user_named(name)?), ..Focus::default() });
@@ -34,7 +42,10 @@ pub(super) async fn of(access: &Access, args: &WhyArgs, inode: Option<InodeId>) 
         return of(Focus { job: Some(job_number(name.as_bytes())), ..Focus::default() });
     }
     if let Some(name) = &args.client {
-        let users = Users::of(access).await?;
+        let users = match is_last_map {
+            true => Users::of_map(access, map.clone()),
+            false => Users::of(access).await?,
+        };
         let found = users.clients.named(&users.map, name)?;
         let [client] = found[..] else {
             let what = format!(
@@ -46,18 +57,17 @@ pub(super) async fn of(access: &Access, args: &WhyArgs, inode: Option<InodeId>) 
         };
         return of(Focus { client: Some(client.raw()), ..Focus::default() });
     }
-    let map = access.map().await?;
     if let Some(id) = &args.target {
-        let target = target_named(&map, id)?;
+        let target = target_named(map, id)?;
         return Ok(Scope { targets: Some(vec![target.id.raw()]), ..Scope::default() });
     }
     let Some(inode) = inode else { return Ok(Scope::default()) };
     let path = args.path.as_deref().unwrap_or(Path::new(""));
     let info = match through_mount::entry_info(path)? {
         Some(info) => info,
-        None => ask_entry_info(access, &map, inode).await?,
+        None => ask_entry_info(access, map, inode).await?,
     };
-    Ok(Scope { targets: Some(targets_of(&map, inode, &info)), ..Scope::default() })
+    Ok(Scope { targets: Some(targets_of(map, inode, &info)), ..Scope::default() })
 }
 
 async fn ask_entry_info(access: &Access, map: &ClusterMap, inode: InodeId) -> Result<EntryInfo> {

@@ -26,13 +26,15 @@ const LOCKS_PATIENCE: Duration = Duration::from_secs(2);
 const LEAST_MS: u64 = 1_000;
 
 /// Returns the waits in a scope, which management and the metadata targets report. `inode` is the
-/// inode that the report is about; `None` means all.
+/// inode that the report is about; `None` means all. `map` is the map of management, or the last
+/// map of this host if `is_last_map` is true. In the second case, the function asks only the
+/// metadata targets.
 ///
 /// # Errors
 /// Errors of management.
 pub(super) async fn of_cluster(
     access: &Access,
-    map: &ClusterMap,
+    (map, is_last_map): (&ClusterMap, bool),
     scope: &Scope,
     inode: Option<InodeId>,
 ) -> Result<Vec<Finding>> {
@@ -48,13 +50,16 @@ pub(super) async fn of_cluster(
         // Requests whose group is unknown may wait for any target.
         _ => true,
     };
-    let list = access.ask(&ListRequestWaits {}).await?;
+    let waits = match is_last_map {
+        true => Vec::new(),
+        false => access.ask(&ListRequestWaits {}).await?.waits,
+    };
     let of_scope =
-        list.waits.iter().filter(|it| is_of_client(it.node.raw()) && is_in_scope(it.wait.group));
-    let mut found: Vec<_> =
-        of_scope.take(MAX_WAITS).map(|it| of_node(map, it, &list.waits)).collect();
+        waits.iter().filter(|it| is_of_client(it.node.raw()) && is_in_scope(it.wait.group));
+    let mut found: Vec<_> = of_scope.take(MAX_WAITS).map(|it| of_node(map, it, &waits)).collect();
     if scope.targets.is_none() || inode.is_some() {
-        let locks = skep_env::timeout(LOCKS_PATIENCE, lock_waits(access, inode)).await;
+        let of_map = is_last_map.then_some(map);
+        let locks = skep_env::timeout(LOCKS_PATIENCE, lock_waits(access, of_map, inode)).await;
         // Ignore the error of a metadata group that does not answer, because management's list of
         // waits already contains this group.
         let (users, uses) = locks.and_then(Result::ok).unzip();
@@ -66,9 +71,16 @@ pub(super) async fn of_cluster(
     Ok(found)
 }
 
-/// Returns the longest waits for locks.
-async fn lock_waits(access: &Access, inode: Option<InodeId>) -> Result<(Users, Vec<FileUse>)> {
-    let users = Users::of(access).await?;
+/// Returns the longest waits for locks. If `last_map` is given, sends no request to management.
+async fn lock_waits(
+    access: &Access,
+    last_map: Option<&ClusterMap>,
+    inode: Option<InodeId>,
+) -> Result<(Users, Vec<FileUse>)> {
+    let users = match last_map {
+        Some(map) => Users::of_map(access, map.clone()),
+        None => Users::of(access).await?,
+    };
     let groups = match inode {
         Some(inode) => users.map.shard_group(inode.shard()).into_iter().collect(),
         None => users.groups(),
