@@ -318,6 +318,33 @@ const OVERVIEW: &[Panel] = &[
             ),
         ],
     ),
+    lines(
+        "Leader of management",
+        "short",
+        "1 for the management node that leads, and 0 for the others. While no node leads, new \
+         mounts and changes of the cluster wait.",
+        &[query("skep_management_leading{CLUSTER}", "{{skep_name}}")],
+    ),
+    lines(
+        "Elections of management",
+        "short",
+        "Newest term of management's log. A step up is an election of a leader.",
+        &[query(
+            "max by (skep_cluster) (skep_management_log_term{CLUSTER})",
+            "term {{skep_cluster}}",
+        )],
+    ),
+    lines(
+        "Missing log entries of management nodes",
+        "short",
+        "Entries of management's log that each node lacks. A node that stays behind has no copy \
+         of the newest changes.",
+        &[query(
+            "max by (skep_cluster) (skep_management_log_last_entry{CLUSTER}) - on (skep_cluster) \
+             group_right () skep_management_log_last_entry{CLUSTER}",
+            "{{skep_name}}",
+        )],
+    ),
 ];
 
 /// The columns of the table of storage targets.
