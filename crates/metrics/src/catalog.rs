@@ -214,6 +214,14 @@ definitions! {
     /// Directories that the running clean-up of a storage target has not checked yet.
     CLEANUP_LEFT = Definition::gauge("skep_storage_cleanup_directories_left", Unit::Count,
         TARGET, "Directories that the running clean-up has not checked yet.");
+    /// Regions of a storage target with data that is not on the disk yet.
+    UNSYNCED_REGIONS = Definition::gauge("skep_storage_unsynced_regions", Unit::Count, TARGET,
+        "Regions of 2 MiB of chunk files that have changed since the target last synced them to \
+         the disk. A power loss may lose these changes. Updated twice a second.");
+    /// Chunk files in the quarantine of a storage target.
+    QUARANTINED_FILES = Definition::gauge("skep_storage_quarantined_files", Unit::Count, TARGET,
+        "Chunk files without an inode that the clean-up has moved to the quarantine and not yet \
+         removed, at the end of the last clean-up. Absent before the first clean-up.");
 
     /// Hits of a mount's caches.
     MOUNT_CACHE_HITS = Definition::counter("skep_mount_cache_hits", Unit::Count, CACHE_OF_MOUNT,

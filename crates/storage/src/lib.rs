@@ -17,6 +17,7 @@ mod orphans;
 mod request_meter;
 mod service;
 mod settings;
+mod store_gauges;
 mod target_thread;
 mod transfers;
 

@@ -9,6 +9,7 @@
 //! come into existence.
 
 use crate::chunk_store::ChunkStore;
+use crate::store_gauges::StoreGauges;
 use skep_metrics::{Gauge, Registry, catalog};
 use skep_rpc::{CallOptions, Router};
 use skep_types::{ChunkFileKey, GroupId, InodeId, Result, TargetId};
@@ -76,13 +77,14 @@ impl Drop for CleanUpProgress {
 pub(crate) async fn clean_up_forever(
     store: Rc<ChunkStore>,
     router: Rc<Router>,
-    progress: CleanUpProgress,
+    (progress, mut gauges): (CleanUpProgress, StoreGauges),
 ) {
     let target = store.target();
     let mut last = skep_env::now();
     // Retry: after an error, the next clean-up begins after `cleanup_interval_ms`, without limit.
     loop {
         skep_env::sleep(LOOK).await;
+        gauges.update(&store);
         let map = router.map();
         let interval = Duration::from_millis(u64::from(map.policy.cleanup_interval_ms));
         if !map.formatted || skep_env::now() - last < interval {
@@ -111,10 +113,15 @@ pub(crate) async fn clean_up_forever(
             ),
         }
         match store.empty_quarantine().await {
-            Ok(0) => {}
-            Ok(count) => tracing::info!(
-                "the clean-up of target {target} removed old files from the quarantine: {count}"
-            ),
+            Ok((count, left)) => {
+                gauges.set_quarantined(left);
+                if count > 0 {
+                    tracing::info!(
+                        "the clean-up of target {target} removed old files from the quarantine: \
+                         {count}"
+                    );
+                }
+            }
             Err(error) => tracing::error!(
                 "the clean-up of target {target} cannot remove old files from the quarantine, and \
                  retries at the next clean-up: {error:#}"

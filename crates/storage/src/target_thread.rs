@@ -16,6 +16,7 @@ use crate::loss::Loss;
 use crate::orphans::{CleanUpProgress, clean_up_forever};
 use crate::request_meter::RequestMeter;
 use crate::settings::EmulationSettings;
+use crate::store_gauges::StoreGauges;
 use skep_env::local::Semaphore;
 use skep_env::{Task, TcpStream};
 use skep_metrics::catalog::STORAGE_RECOVERY;
@@ -138,7 +139,8 @@ async fn own(
     // The chunk files of a lost target stay as they are, so that an administrator can copy them.
     let mut clean_up = (!served.loss.is_lost()).then(|| {
         let progress = CleanUpProgress::new(&metrics, target);
-        skep_env::spawn(clean_up_forever(Rc::clone(&store), router, progress))
+        let gauges = StoreGauges::new(&metrics, target);
+        skep_env::spawn(clean_up_forever(Rc::clone(&store), router, (progress, gauges)))
     });
     let mut connections: Vec<(Peer, Task<()>)> = Vec::new();
     // The loop of the thread continues after the end of this target. So the target also completes

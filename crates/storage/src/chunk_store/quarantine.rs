@@ -56,13 +56,14 @@ impl ChunkStore {
         self.directory.join(QUARANTINE).join(below)
     }
 
-    /// Removes files that have been in the quarantine for `QUARANTINE_AGE`. Returns their number.
+    /// Removes files that have been in the quarantine for `QUARANTINE_AGE`. Returns the number of
+    /// removed files, and the number of files that stay in the quarantine.
     ///
     /// # Errors
     /// Errors of the file system, with the path.
-    pub(crate) async fn empty_quarantine(&self) -> Result<usize> {
+    pub(crate) async fn empty_quarantine(&self) -> Result<(usize, usize)> {
         let now = skep_env::wall_time().seconds;
-        let mut removed = 0;
+        let (mut removed, mut left) = (0, 0);
         let mut directories = vec![self.directory.join(QUARANTINE)];
         while let Some(directory) = directories.pop() {
             let failed = |error: io::Error| Error::from(error).within(directory.display());
@@ -80,11 +81,13 @@ impl ChunkStore {
                     // quarantine.
                     skep_env::remove_file(&entry.path()).await.map_err(failed)?;
                     removed += 1;
+                } else {
+                    left += 1;
                 }
             }
             skep_env::yield_now().await;
         }
-        Ok(removed)
+        Ok((removed, left))
     }
 }
 
