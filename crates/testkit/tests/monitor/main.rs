@@ -208,6 +208,29 @@ fn suspended_service_causes_an_alert_and_a_notification() {
     assert!(rules("ended").contains(&"service-unreachable".to_owned()));
 }
 
+#[test]
+fn rounds_stay_short_while_management_is_suspended() {
+    let cluster = Cluster::start(monitored());
+    let address = address_of(&cluster);
+    wait_for("the monitor has seen all services", PATIENCE, || {
+        (get(&address, "/api/live")["services"].as_array()?.len() == 3).then_some(())
+    });
+    let management = &cluster.processes("management")[0];
+    management.signal(Signal::STOP);
+    // A monitor that waits for management before it asks the services has no shorter round than
+    // two seconds now.
+    let problem = eventually(PATIENCE, || {
+        let live = get(&address, "/api/live");
+        let mut findings = live["findings"].list().iter();
+        let finding = findings.find(|it| it["rule"] == "management-unreachable")?;
+        (live["interval_ms"].number() < 1_500).then(|| finding["what"].text().to_owned())
+    });
+    management.signal(Signal::CONT);
+    let problem = problem.expect("a short round that reports the silent management");
+    assert!(problem.contains("the last reply arrived at"), "{problem}");
+    cluster.stop();
+}
+
 /// A monitor that a test starts without `skep up`. Dropping this value kills the monitor.
 struct Monitor {
     child: Child,
