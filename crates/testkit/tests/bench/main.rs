@@ -189,7 +189,7 @@ fn io_bench_refuses_invalid_options_and_leaves_no_file() {
     refused(&["-t", "1m", "-b", "1536k"], 2, "multiple of the transfer size");
     refused(&["-t", "1x"], 2, "invalid size");
     refused(&["--processes-per-host", "0"], 2, "expected at least 1");
-    refused(&["--hosts", "a,a", "--enter", "env"], 2, "named twice");
+    refused(&["--hosts", "a,a", "--enter", "env"], 2, "listed twice");
     refused(&["--host-file", "/nowhere"], 2, "/nowhere");
     refused(&["--hosts", "a", "--enter", "false"], 3, "cannot reach skep on host a");
     refused(&["--hosts", "a", "--enter", "no-such-program"], 3, "no-such-program");
