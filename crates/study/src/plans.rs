@@ -20,6 +20,7 @@ const READY: &[(&str, &str)] = &[
     ("azure-iops", include_str!("../plans/azure-iops.toml")),
     ("azure-metadata", include_str!("../plans/azure-metadata.toml")),
     ("azure-scale", include_str!("../plans/azure-scale.toml")),
+    ("azure-iops-scale", include_str!("../plans/azure-iops-scale.toml")),
 ];
 
 /// Returns all predefined plans.
@@ -95,7 +96,7 @@ mod tests {
                 let system = System { hosts, targets_per_server: Some(targets) };
                 plan.check_system(&system).unwrap_or_else(|error| panic!("{name}: {error}"));
             }
-            if *name != "azure-scale" {
+            if !["azure-scale", "azure-iops-scale"].contains(name) {
                 let system = System { hosts: 16, targets_per_server: Some(vec![4; 4]) };
                 plan.check_system(&system).unwrap_or_else(|error| panic!("{name}: {error}"));
             }
@@ -127,6 +128,18 @@ mod tests {
         assert!(plan.conditions().all(|(_, condition)| condition.hosts == hosts));
         let servers: Vec<_> = plan.conditions().map(|(_, it)| it.servers).collect();
         assert_eq!(servers[..11], [1, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20].map(Some));
+    }
+
+    #[test]
+    fn plan_azure_iops_scale_has_the_published_numbers_of_servers() {
+        let plan = Plan::parse(text("azure-iops-scale").expect("a plan")).expect("valid");
+        let lab = lab::description(plan.lab.as_ref().expect("a lab")).expect("a shape");
+        assert_eq!((lab.servers, lab.targets, lab.clients), (20, 1, 36));
+        let servers: Vec<_> = plan.conditions().map(|(_, it)| it.servers).collect();
+        assert_eq!(servers, [1, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20].map(Some));
+        // The limit in the plan is the rate of one target in transfers.
+        let rate = lab.target_rate.expect("a rate of targets").bytes_per_second();
+        assert_eq!(plan.limit.server_operations_per_second, Some(rate / 4096));
     }
 
     #[test]
