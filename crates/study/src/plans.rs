@@ -128,6 +128,7 @@ mod tests {
         assert!(plan.conditions().all(|(_, condition)| condition.hosts == hosts));
         let servers: Vec<_> = plan.conditions().map(|(_, it)| it.servers).collect();
         assert_eq!(servers[..11], [1, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20].map(Some));
+        assert_eq!(servers[11..], [1, 4, 10, 20].map(Some), "the reads");
     }
 
     #[test]

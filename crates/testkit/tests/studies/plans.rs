@@ -39,12 +39,12 @@ fn built_in_study_plans_are_listed_and_printed() {
 
 /// Command: skep study run.
 #[test]
-fn azure_study_of_the_published_size_has_14_runs() {
+fn azure_study_of_the_published_size_has_15_runs() {
     let scratch = Scratch::new();
     let dry = ["study", "run", "azure-scale", "--dry-run"];
     let planned = checked(scratch.path(), &dry, "study-run-dry");
-    assert_eq!((&planned["runs"], &planned["needs_calibration"]), (&json!(14), &json!(false)));
-    assert_eq!(planned["blocks"].list().len(), 14, "each run is a block");
+    assert_eq!((&planned["runs"], &planned["needs_calibration"]), (&json!(15), &json!(false)));
+    assert_eq!(planned["blocks"].list().len(), 15, "each run is a block");
     let conditions: BTreeSet<String> = planned["blocks"]
         .list()
         .iter()
