@@ -11,6 +11,7 @@ pub use series::{Point, Runs, Series, parse};
 
 use crate::journal::Contents;
 use crate::plan::Quantity;
+use crate::record::Settings;
 use crate::report::{Report, analyse};
 use crate::statistics::mean;
 use serde::Serialize;
@@ -76,6 +77,34 @@ pub struct ComparedPoint {
     pub runs: usize,
     /// `measured_share` minus `published_share`.
     pub difference: f64,
+    /// The published rate as a share of the published limit. `None` if the publication has no limit
+    /// for this point.
+    pub published_of_limit: Option<f64>,
+    /// The measured rate as a share of the limit of the studied system. `None` if the publication
+    /// or the study has no limit for this point.
+    pub measured_of_limit: Option<f64>,
+}
+
+/// The results of all runs that belong to a point.
+#[derive(Debug, Default)]
+struct Selected {
+    /// The quantities that the runs measure.
+    quantities: BTreeSet<Quantity>,
+    /// The result of each run, in bytes or operations per second.
+    values: Vec<f64>,
+    /// The limit of each condition of the runs, in the unit of `values`. `None` if the study has no
+    /// limit for the condition.
+    limits: Vec<Option<f64>>,
+}
+
+impl Selected {
+    /// Returns the mean of the results as a share of their limit. `None` if a condition has no
+    /// limit, or if two conditions have different limits.
+    fn of_limit(&self) -> Option<f64> {
+        let limit = (*self.limits.first()?)?;
+        let is_common = self.limits.iter().all(|it| *it == Some(limit));
+        (is_common && limit > 0.0).then(|| mean(&self.values) / limit)
+    }
 }
 
 /// Compares the results of a study with the published series of its plan. `includes_invalid` means
@@ -111,7 +140,7 @@ pub fn compare(
         without_results: Vec::new(),
     };
     for it in of_plan {
-        match compare_series(&report, it)? {
+        match compare_series(contents, &report, it)? {
             Some(compared) => comparison.series.push(compared),
             None => comparison.without_results.push(it.name.clone()),
         }
@@ -121,14 +150,18 @@ pub fn compare(
 
 /// Returns a series together with the results of a study. `None` means that the study has results
 /// for fewer than two points, because a single point has no shape.
-fn compare_series(report: &Report, series: &Series) -> Result<Option<ComparedSeries>> {
-    let mut found: Vec<(&Point, f64, usize)> = Vec::new();
+fn compare_series(
+    contents: &Contents,
+    report: &Report,
+    series: &Series,
+) -> Result<Option<ComparedSeries>> {
+    let mut found: Vec<(&Point, f64, Selected)> = Vec::new();
     let mut quantities: BTreeSet<Quantity> = BTreeSet::new();
     for point in &series.points {
-        let (measured, values) = results(report, &[&series.at, &point.at]);
-        if !values.is_empty() {
-            quantities.extend(measured);
-            found.push((point, mean(&values), values.len()));
+        let selected = results(contents, report, &[&series.at, &point.at]);
+        if !selected.values.is_empty() {
+            quantities.extend(&selected.quantities);
+            found.push((point, mean(&selected.values), selected));
         }
     }
     let quantity = match quantities.into_iter().collect::<Vec<_>>()[..] {
@@ -149,7 +182,7 @@ fn compare_series(report: &Report, series: &Series) -> Result<Option<ComparedSer
     let top_published = found.iter().map(|(point, ..)| point.rate).fold(0.0, f64::max);
     let top_measured = found.iter().map(|(_, mean, _)| *mean).fold(0.0, f64::max);
     let share = |rate: f64, top: f64| if top > 0.0 { rate / top } else { 0.0 };
-    let compared = |(point, mean, runs): &(&Point, f64, usize)| {
+    let compared = |(point, mean, selected): &(&Point, f64, Selected)| {
         let published_share = share(point.rate, top_published);
         let measured_share = share(*mean, top_measured);
         ComparedPoint {
@@ -159,8 +192,10 @@ fn compare_series(report: &Report, series: &Series) -> Result<Option<ComparedSer
             published_share,
             measured: quantity.shown(*mean),
             measured_share,
-            runs: *runs,
+            runs: selected.values.len(),
             difference: measured_share - published_share,
+            published_of_limit: point.limit.map(|limit| point.rate / limit),
+            measured_of_limit: point.limit.and_then(|_| selected.of_limit()),
         }
     };
     let points: Vec<ComparedPoint> = found.iter().map(compared).collect();
@@ -178,11 +213,9 @@ fn compare_series(report: &Report, series: &Series) -> Result<Option<ComparedSer
     }))
 }
 
-/// Returns the results of all runs that match all of `selectors`, and the quantities that these
-/// runs measure.
-fn results(report: &Report, selectors: &[&Runs]) -> (BTreeSet<Quantity>, Vec<f64>) {
-    let mut quantities = BTreeSet::new();
-    let mut values = Vec::new();
+/// Returns the results of all runs that match all of `selectors`.
+fn results(contents: &Contents, report: &Report, selectors: &[&Runs]) -> Selected {
+    let mut selected = Selected::default();
     for experiment in &report.experiments {
         let is_named =
             |it: &&Runs| it.experiment.as_ref().is_none_or(|name| *name == experiment.name);
@@ -196,21 +229,33 @@ fn results(report: &Report, selectors: &[&Runs]) -> (BTreeSet<Quantity>, Vec<f64
             if !selectors.iter().all(has_values) {
                 continue;
             }
-            let before = values.len();
+            let before = selected.values.len();
             let allocation = selectors.iter().find_map(|it| it.allocation.as_ref());
             match allocation {
-                None => values.extend_from_slice(&group.values),
+                None => selected.values.extend_from_slice(&group.values),
                 Some(text) => {
                     let of = group.allocations.iter().filter(|it| it.min_max.to_string() == *text);
-                    values.extend(of.flat_map(|it| it.values.iter().copied()));
+                    selected.values.extend(of.flat_map(|it| it.values.iter().copied()));
                 }
             }
-            if values.len() > before {
-                quantities.insert(group.settings.operation.quantity());
+            if selected.values.len() > before {
+                selected.quantities.insert(group.settings.operation.quantity());
+                selected.limits.push(limit(contents, report, &group.settings));
             }
         }
     }
-    (quantities, values)
+    selected
+}
+
+/// Returns the limit of a condition, in bytes or operations per second. All rows of the report's
+/// table with equally many servers and clients have the same limit. `None` if the table has no such
+/// row, or no limit for the operation.
+fn limit(contents: &Contents, report: &Report, settings: &Settings) -> Option<f64> {
+    let all_servers = contents.study.targets_per_server.as_ref().map(|it| it.len() as u32);
+    let servers = settings.servers.or(all_servers);
+    let clients = settings.hosts * settings.applications;
+    let row = report.table.iter().find(|row| row.servers == servers && row.clients == clients)?;
+    row.limit(settings.operation, settings.cache)
 }
 
 /// Returns the built-in series.

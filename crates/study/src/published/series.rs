@@ -30,6 +30,9 @@ pub struct Point {
     pub label: String,
     /// The published rate.
     pub rate: f64,
+    /// The rate that the hardware of the published system can reach. `None` if the publication has
+    /// no such rate.
+    pub limit: Option<f64>,
     /// Selects the runs that belong to the point, among the runs of the series.
     pub at: Runs,
 }
@@ -86,6 +89,7 @@ struct SeriesKeys {
 struct PointKeys {
     label: String,
     rate: f64,
+    limit: Option<f64>,
     #[serde(default)]
     at: BTreeMap<String, Value>,
 }
@@ -122,13 +126,16 @@ fn series(keys: SeriesKeys) -> Result<Series> {
     }
     let mut points = Vec::new();
     for point in keys.points {
-        if !point.rate.is_finite() || point.rate <= 0.0 {
-            return Err(wrong(&format!(
-                "invalid `rate` {} of point \"{}\": expected a number above 0",
-                point.rate, point.label
-            )));
+        for (key, rate) in [("rate", Some(point.rate)), ("limit", point.limit)] {
+            if let Some(rate) = rate.filter(|it| !it.is_finite() || *it <= 0.0) {
+                return Err(wrong(&format!(
+                    "invalid `{key}` {rate} of point \"{}\": expected a number above 0",
+                    point.label
+                )));
+            }
         }
-        points.push(Point { at: runs(&point.at)?, label: point.label, rate: point.rate });
+        let at = runs(&point.at)?;
+        points.push(Point { at, label: point.label, rate: point.rate, limit: point.limit });
     }
     Ok(Series {
         at: runs(&keys.at)?,
@@ -171,7 +178,7 @@ mod tests {
 
     const TWO: &str = "[[series]]\nname = 'a'\nplan = 'p'\nsource = 's'\nunit = 'MB/s'\n\
         at = { experiment = 'e', servers = 4 }\n\
-        points = [{ label = '1', rate = 5, at = { clients = '1x1' } }, \
+        points = [{ label = '1', rate = 5, limit = 8, at = { clients = '1x1' } }, \
         { label = '2', rate = 9.5, at = { allocation = '(1,3)' } }]\n";
 
     #[test]
@@ -184,6 +191,7 @@ mod tests {
         assert_eq!(series.points[0].at.factors, [(Factor::Clients, "1x1".to_owned())]);
         assert_eq!(series.points[1].at.allocation.as_deref(), Some("(1,3)"));
         assert_eq!((series.points[0].rate, series.points[1].rate), (5.0, 9.5));
+        assert_eq!((series.points[0].limit, series.points[1].limit), (Some(8.0), None));
         assert_eq!(series.at.in_words(), "experiment e, servers 4");
         assert_eq!(series.points[1].at.in_words(), "allocation (1,3)");
         assert_eq!(Runs::default().in_words(), "");
@@ -194,7 +202,8 @@ mod tests {
         for (old, new, words) in [
             ("servers = 4", "server = 4", &["series \"a\"", "`at.server`", "servers, count"][..]),
             ("servers = 4", "servers = [4]", &["series \"a\"", "whole number"]),
-            ("rate = 5", "rate = 0", &["series \"a\"", "point \"1\"", "above 0"]),
+            ("rate = 5", "rate = 0", &["series \"a\"", "`rate`", "point \"1\"", "above 0"]),
+            ("limit = 8", "limit = -8", &["series \"a\"", "`limit`", "point \"1\"", "above 0"]),
             ("unit = 'MB/s'", "units = 'MB/s'", &["units"]),
         ] {
             let text = TWO.replace(old, new);

@@ -4,7 +4,7 @@ use super::*;
 use crate::journal;
 use crate::plan::{Operation, Plan};
 use crate::plans;
-use crate::record::{Record, Settings};
+use crate::record::{LimitRecord, Record, Settings};
 use std::path::PathBuf;
 
 fn study(name: &str) -> Contents {
@@ -93,6 +93,46 @@ fn error_for_a_plan_without_series_names_plans_with_series() {
     assert_eq!(error.code(), ErrorCode::NotFound);
     let words = ["'six-targets'", "alces, azure-iops", "scenario1, scenario2"];
     assert!(words.iter().all(|word| error.context().contains(word)), "{error}");
+}
+
+#[test]
+fn published_limits_stand_beside_the_limits_of_the_study() {
+    let text = "[[series]]\nname = 's'\nplan = 'scenario1'\nsource = 's'\nunit = 'x'\n\
+        at = { experiment = 'count', chooser = 'balanced' }\n\
+        points = [{ label = 'one', rate = 10, at = { count = 1 } }, \
+        { label = 'eight', rate = 45, limit = 50, at = { count = 8 } }]\n";
+    let all = parse(text).expect("valid");
+    let mut contents = study("scenario1");
+    contents.study.limit = None;
+    let found = compare(&contents, false, &all).expect("series");
+    let eight = &series(&found, "s").points[1];
+    assert_eq!((eight.published_of_limit, eight.measured_of_limit), (Some(0.9), None));
+    // The links of both servers have 100 MB/s together.
+    let server_bytes_per_second = Some(50_000_000);
+    contents.study.limit =
+        Some(LimitRecord { server_bytes_per_second, client_bytes_per_second: None });
+    let found = compare(&contents, false, &all).expect("series");
+    let [one, eight] = &series(&found, "s").points[..] else { panic!("two points") };
+    assert_eq!((one.published_of_limit, one.measured_of_limit), (None, None));
+    let share = eight.measured_of_limit.expect("a limit");
+    assert!((0.97..1.0).contains(&share), "{share}");
+}
+
+#[test]
+fn built_in_series_of_azure_have_the_limits_of_their_servers() {
+    for (name, points) in [
+        ("azure-table8-write-to-20-servers", 11),
+        ("azure-table8-read", 2),
+        // The table has no limit for 16 servers.
+        ("azure-table10-write-to-20-servers", 10),
+    ] {
+        let all = built_in();
+        let series = all.iter().find(|it| it.name == name).expect(name);
+        let shares: Vec<f64> =
+            series.points.iter().filter_map(|it| Some(it.rate / it.limit?)).collect();
+        assert_eq!(shares.len(), points, "{name}");
+        assert!(shares.iter().all(|it| (0.84..1.0).contains(it)), "{name}: {shares:?}");
+    }
 }
 
 #[test]

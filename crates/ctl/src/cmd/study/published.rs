@@ -79,7 +79,7 @@ fn as_text(comparison: &Comparison) -> String {
 }
 
 fn series_as_text(series: &ComparedSeries) -> String {
-    let mut shown = table(&[
+    let mut titles = vec![
         "Published for",
         "Measured for",
         ">Published",
@@ -88,9 +88,15 @@ fn series_as_text(series: &ComparedSeries) -> String {
         ">Measured %",
         ">Difference",
         ">Runs",
-    ]);
+    ];
+    // Only the series of some publications have the limits of their hardware.
+    let has_limits = series.points.iter().any(|it| it.published_of_limit.is_some());
+    if has_limits {
+        titles.extend([">Published % of limit", ">Measured % of limit"]);
+    }
+    let mut shown = table(&titles);
     for it in &series.points {
-        shown.add_row([
+        let mut row = vec![
             it.label.clone(),
             it.condition.clone(),
             rate(it.published, &series.published_unit),
@@ -99,7 +105,11 @@ fn series_as_text(series: &ComparedSeries) -> String {
             format!("{:.0}", it.measured_share * 100.0),
             format!("{:+.0}", it.difference * 100.0),
             it.runs.to_string(),
-        ]);
+        ];
+        if has_limits {
+            row.extend([of_limit(it.published_of_limit), of_limit(it.measured_of_limit)]);
+        }
+        shown.add_row(row);
     }
     let missing = match series.points_without_results {
         0 => String::new(),
@@ -117,6 +127,11 @@ fn series_as_text(series: &ComparedSeries) -> String {
     )
 }
 
+/// Formats a share of a limit in percent. Returns `-` if the limit is not known.
+fn of_limit(share: Option<f64>) -> String {
+    share.map_or_else(|| "-".to_owned(), |share| format!("{:.1}", share * 100.0))
+}
+
 /// Formats a rate with its unit. A rate below 10, such as a ratio, has two decimals. All other
 /// rates have no decimals.
 fn rate(value: f64, unit: &str) -> String {
@@ -129,6 +144,39 @@ fn rate(value: f64, unit: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use skep_study::published::ComparedPoint;
+
+    #[test]
+    fn columns_of_limits_are_shown_only_for_series_with_limits() {
+        let point = |published_of_limit, measured_of_limit| ComparedPoint {
+            label: "1 server".to_owned(),
+            condition: "servers 1".to_owned(),
+            published: 760.0,
+            published_share: 1.0,
+            measured: 18.0,
+            measured_share: 1.0,
+            runs: 2,
+            difference: 0.0,
+            published_of_limit,
+            measured_of_limit,
+        };
+        let series = |points| ComparedSeries {
+            name: "s".to_owned(),
+            source: "a paper".to_owned(),
+            condition: String::new(),
+            published_unit: "MB/s".to_owned(),
+            measured_unit: "MiB/s",
+            points,
+            points_without_results: 0,
+            mean_difference: 0.0,
+            largest_difference: 0.0,
+        };
+        let without = series_as_text(&series(vec![point(None, None)]));
+        assert!(!without.contains("% OF LIMIT"), "{without}");
+        let with = series_as_text(&series(vec![point(Some(0.99), Some(0.954)), point(None, None)]));
+        assert!(with.contains("PUBLISHED % OF LIMIT  MEASURED % OF LIMIT"), "{with}");
+        assert!(with.contains("99.0") && with.contains("95.4"), "{with}");
+    }
 
     #[test]
     fn small_rates_have_decimals() {
