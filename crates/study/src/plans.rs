@@ -11,6 +11,7 @@ const READY: &[(&str, &str)] = &[
     ("scenario2", include_str!("../plans/scenario2.toml")),
     ("concurrent", include_str!("../plans/concurrent.toml")),
     ("reads", include_str!("../plans/reads.toml")),
+    ("data-sizes", include_str!("../plans/data-sizes.toml")),
     ("small", include_str!("../plans/small.toml")),
     ("site", include_str!("../plans/site.toml")),
     ("alces", include_str!("../plans/alces.toml")),
@@ -81,6 +82,7 @@ mod tests {
     use crate::lab;
     use crate::order;
     use crate::plan::{Level, System};
+    use crate::record::Settings;
 
     #[test]
     fn built_in_plans_are_valid_and_fit_their_labs() {
@@ -90,7 +92,9 @@ mod tests {
                 let shape = lab::description(lab).expect("a shape of the lab");
                 let targets = vec![u32::from(shape.targets); usize::from(shape.servers)];
                 let hosts = u32::from(shape.clients);
-                if ["scenario1", "scenario2", "concurrent", "reads", "small"].contains(name) {
+                let published =
+                    ["scenario1", "scenario2", "concurrent", "reads", "data-sizes", "small"];
+                if published.contains(name) {
                     assert_eq!(targets, [4, 4], "the published cluster has this size");
                 }
                 let system = System { hosts, targets_per_server: Some(targets) };
@@ -141,6 +145,23 @@ mod tests {
         // The limit in the plan is the rate of one target in transfers.
         let rate = lab.target_rate.expect("a rate of targets").bytes_per_second();
         assert_eq!(plan.limit.server_operations_per_second, Some(rate / 4096));
+    }
+
+    #[test]
+    fn plan_data_sizes_varies_size_alone_around_half_stripes() {
+        let plan = Plan::parse(text("data-sizes").expect("a plan")).expect("valid");
+        let of = |name: &str| -> Vec<(u64, u64)> {
+            let conditions = plan.conditions().filter(|(experiment, _)| experiment.name == name);
+            let all = conditions.map(|(_, it)| Settings::new(&it, None).expect("no calibration"));
+            all.map(|it| (it.processes_of_application(), it.data_bytes)).collect()
+        };
+        let rise = of("rise");
+        assert!(rise.iter().all(|(processes, _)| *processes == 32), "{rise:?}");
+        assert!(rise.windows(2).all(|two| two[0].1 < two[1].1), "{rise:?}");
+        // 1 to 8 MiB for each process: multiples of half a stripe of 4 MiB, and amounts between.
+        let holes: Vec<u64> =
+            of("holes").iter().map(|(processes, data)| data / processes).collect();
+        assert_eq!(holes, [1, 2, 3, 4, 5, 6, 7, 8].map(|it: u64| it << 20));
     }
 
     #[test]
