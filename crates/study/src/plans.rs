@@ -148,6 +148,19 @@ mod tests {
     }
 
     #[test]
+    fn plan_azure_throughput_varies_processes_of_one_server() {
+        let plan = Plan::parse(text("azure-throughput").expect("a plan")).expect("valid");
+        let conditions = plan.conditions().filter(|(it, _)| it.name == "total-processes");
+        let all = conditions.map(|(_, it)| Settings::new(&it, None).expect("no calibration"));
+        let all: Vec<Settings> = all.collect();
+        assert!(all.iter().all(|it| it.servers == Some(1) && it.data_bytes == 64 << 20));
+        let mut processes: Vec<u64> = all.iter().map(Settings::processes_of_application).collect();
+        processes.sort_unstable();
+        processes.dedup();
+        assert_eq!((all.len(), processes), (10, vec![1, 2, 4, 8, 16]));
+    }
+
+    #[test]
     fn plan_data_sizes_varies_size_alone_around_half_stripes() {
         let plan = Plan::parse(text("data-sizes").expect("a plan")).expect("valid");
         let of = |name: &str| -> Vec<(u64, u64)> {
