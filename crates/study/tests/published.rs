@@ -216,6 +216,53 @@ fn allocation_of_slow_targets_makes_no_difference() {
     assert_eq!(rounded(alone), 43);
 }
 
+/// Returns the mean bandwidth with a number of hosts and a second factor, in MiB/s.
+fn with_hosts(
+    report: &Report,
+    name: &str,
+    hosts: u32,
+    second: impl Fn(&Group) -> Option<u32>,
+    value: u32,
+) -> f64 {
+    let is_it = |it: &&Group| it.settings.hosts == hosts && second(it) == Some(value);
+    mean(experiment(report, name).groups.iter().find(is_it).expect("a group"))
+}
+
+#[test]
+fn results_agree_with_published_statements_as_described() {
+    // Figure 2: the results of all data sizes are nearly equal.
+    let (_, links) = study("scenario1");
+    let sizes: Vec<f64> = experiment(&links, "data-size").groups.iter().map(mean).collect();
+    let (least, most) =
+        sizes.iter().fold((f64::MAX, 0.0_f64), |(least, most), it| (least.min(*it), most.max(*it)));
+    assert_eq!(((most / least - 1.0) * 1000.0).round(), 14.0, "{sizes:?}");
+    // Figure 5: twice as many processes on each host. The changes are in tenths of a percent.
+    let change = |report: &Report, hosts: u32, processes: u32| {
+        let of =
+            |value| with_hosts(report, "processes", hosts, |it| Some(it.settings.processes), value);
+        ((of(2 * processes) / of(processes) - 1.0) * 1000.0).round()
+    };
+    assert_eq!([1, 4, 8].map(|hosts| change(&links, hosts, 8)), [-8.0, -5.0, -26.0]);
+    let (_, targets) = study("scenario2");
+    let changes = [4, 16].map(|hosts| (change(&targets, hosts, 4) / 10.0).round());
+    assert_eq!(changes, [-25.0, 36.0]);
+    // Figure 11: hosts by targets. The rates are in tenths of MiB/s.
+    let rate = |hosts, count| {
+        let found = with_hosts(&targets, "hosts-by-count", hosts, |it| it.settings.count, count);
+        rounded(found * 10.0)
+    };
+    assert_eq!([2, 8, 16].map(|hosts| rate(hosts, 1)), [112, 115, 116]);
+    assert_eq!([2, 8, 16].map(|hosts| rate(hosts, 8)), [336, 461, 813]);
+    // Figure 12: all applications together.
+    let (_, together) = study("concurrent");
+    let rates = experiment(&together, "applications").groups.iter();
+    let tenths: BTreeSet<u32> = rates.map(|it| rounded(mean(it) * 10.0)).collect();
+    assert_eq!((tenths.first(), tenths.last()), (Some(&944), Some(&946)));
+    // Figure 13: shared and separate targets.
+    let [one, two] = &experiment(&together, "sharing").groups[..] else { panic!("two groups") };
+    assert!((mean(one) / mean(two) - 1.0).abs() < 0.001, "{} {}", mean(one), mean(two));
+}
+
 #[test]
 fn applications_that_share_targets_lose_no_bandwidth() {
     let (_, report) = study("concurrent");
