@@ -229,6 +229,11 @@ impl Background {
         self.prepared.after_prepare(transaction, lsn, context)
     }
 
+    /// Notes that the target sends a commit to a participant now, or when a record is *safe*.
+    pub(crate) fn note_commit(&mut self, number: u64, group: GroupId, now: Duration) {
+        self.prepared.note_commit(number, group, now);
+    }
+
     /// Returns the prepared transactions.
     pub(crate) fn prepared(&self) -> &PreparedTransactions {
         &self.prepared

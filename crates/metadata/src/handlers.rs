@@ -162,6 +162,7 @@ pub(crate) fn home_inode(message: u16, body: &[u8]) -> Option<InodeId> {
         | md::ApplyPrepared::ID
         | md::AskDecision::ID
         | md::ListTransactions::ID
+        | md::ListCoordinated::ID
         | md::ResolveTransaction::ID
         | md::ListGroupFiles::ID
         | st::WhichExist::ID => return None,

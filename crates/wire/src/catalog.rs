@@ -184,6 +184,8 @@ catalog! {
     91 "metadata" reads md::BeginPrepare => md::BeginPrepareReply;
     92 "metadata" reads md::ConfirmPrepared => md::ConfirmPreparedReply;
     93 "metadata" reads md::ApplyPrepared => mg::EmptyReply;
+    // Metadata: requests of administrators.
+    94 "metadata" reads md::ListCoordinated => md::CoordinatedList;
     // Storage: requests about chunk files.
     96 "storage" reads st::WriteChunk => st::WriteChunkReply;
     97 "storage" reads st::ReadChunk => st::ReadChunkReply;

@@ -59,7 +59,7 @@ pub const MAX_LISTED_HOLDERS: usize = 64;
 pub const MAX_LISTED_CLIENTS: usize = 1024;
 /// Maximum number of sessions in one `SessionList`.
 pub const MAX_LISTED_SESSIONS: usize = 256;
-/// Maximum number of transactions in one `TransactionList`.
+/// Maximum number of transactions in one `TransactionList` or `CoordinatedList`.
 pub const MAX_LISTED_TRANSACTIONS: usize = 256;
 /// Maximum number of open files of a session that a metadata target counts for a `SessionList`.
 pub const MAX_COUNTED_OPENS: usize = 4096;

@@ -33,6 +33,7 @@ pub use sessions::{
 };
 pub use transactions::{
     ApplyPrepared, AskDecision, BeginPrepare, BeginPrepareReply, ConfirmPrepared,
-    ConfirmPreparedReply, Decide, Decision, DecisionReply, ListTransactions, Prepare, PrepareReply,
-    ResolveTransaction, Step, TransactionEntry, TransactionId, TransactionList,
+    ConfirmPreparedReply, CoordinatedEntry, CoordinatedList, Decide, Decision, DecisionReply,
+    ListCoordinated, ListTransactions, Prepare, PrepareReply, ResolveTransaction, Step,
+    TransactionEntry, TransactionId, TransactionList,
 };

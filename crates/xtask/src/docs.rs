@@ -160,7 +160,7 @@ const LIMITS: &[(&str, usize)] = &[
     ("inodes in one `WhichExist`", limits::MAX_INODES_ASKED),
     ("clients in one `ClientList`", limits::MAX_LISTED_CLIENTS),
     ("sessions in one `SessionList`", limits::MAX_LISTED_SESSIONS),
-    ("transactions in one `TransactionList`", limits::MAX_LISTED_TRANSACTIONS),
+    ("transactions in one `TransactionList` or `CoordinatedList`", limits::MAX_LISTED_TRANSACTIONS),
     ("open files counted of a session in a `SessionList`", limits::MAX_COUNTED_OPENS),
     ("milliseconds in `time_left_ms`", limits::MAX_TIME_LEFT_MS as usize),
 ];

@@ -138,6 +138,7 @@ pub(crate) const KINDS: &[Kind] = &[
     record::<tr::TraceWait>(),
     record::<md::SessionEntry>(),
     record::<md::TransactionEntry>(),
+    record::<md::CoordinatedEntry>(),
     record::<md::GroupFile>(),
     record::<st::StripeHint>(),
     choice::<FileKind>(),

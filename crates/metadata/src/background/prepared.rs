@@ -49,6 +49,9 @@ pub(crate) struct PreparedTransactions {
     /// Commits that a participant has refused to confirm, each with the time at which the target
     /// sends the commit again.
     unconfirmed: Vec<(Duration, GroupId, u64)>,
+    /// Commits that a participant has not confirmed, by the number of the transaction. Each has the
+    /// time at which the target has first sent the commit or queued it.
+    committed: BTreeMap<(u64, GroupId), Duration>,
     /// Limits the rate of log lines about unconfirmed commits.
     lines: LineLimit,
 }
@@ -99,6 +102,18 @@ impl PreparedTransactions {
         }
     }
 
+    /// Notes that the target sends a commit to a participant now, or when a record is *safe*.
+    pub(crate) fn note_commit(&mut self, number: u64, group: GroupId, now: Duration) {
+        self.committed.entry((number, group)).or_insert(now);
+    }
+
+    /// Returns the time at which the target has first sent the commit of a transaction that some
+    /// participant has not confirmed. `None` if all participants have confirmed the commit.
+    pub(crate) fn committed_at(&self, number: u64) -> Option<Duration> {
+        let groups = (number, GroupId::new(0))..=(number, GroupId::new(u32::MAX));
+        self.committed.range(groups).map(|(_, at)| *at).min()
+    }
+
     /// Handles a participant's reply to a `Decide` request, or the participant's refusal.
     pub(crate) fn on_decide_reply<E: Engine>(
         &mut self,
@@ -111,7 +126,10 @@ impl PreparedTransactions {
             // A participant need not confirm an abort. If the abort did not reach the participant,
             // the participant asks for the decision.
             _ if !commit => {}
-            Ok(_) => context.start(InternalWork::RecordConfirmation { number, participant: group }),
+            Ok(_) => {
+                self.committed.remove(&(number, group));
+                context.start(InternalWork::RecordConfirmation { number, participant: group });
+            }
             Err(error) => {
                 if self.lines.is_due(context.shared.now) {
                     let own = context.shared.group;

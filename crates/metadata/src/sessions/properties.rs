@@ -8,7 +8,8 @@ use skep_wire::file_locks::{EndWait, WaitLock};
 use skep_wire::log_shipping::AskGroup;
 use skep_wire::metadata::{
     ApplyPrepared, AskDecision, AskOutcome, CloseSession, CompareSlots, ConfirmPrepared, Decide,
-    EndReplay, KeepAlive, ListSessions, ListTransactions, OpenSession, Replay, ResolveTransaction,
+    EndReplay, KeepAlive, ListCoordinated, ListSessions, ListTransactions, OpenSession, Replay,
+    ResolveTransaction,
 };
 use skep_wire::sharing::{AcknowledgeNotifications, WaitNotifications};
 
@@ -51,6 +52,7 @@ const PROPERTIES: &[(u16, &[Property])] = &[
     (AskGroup::ID, &[DuringReplay]),
     (ConfirmPrepared::ID, &[DuringReplay, Unlimited]),
     (ApplyPrepared::ID, &[DuringReplay, Unlimited]),
+    (ListCoordinated::ID, &[DuringReplay]),
 ];
 
 /// Whether the message with the number `message` has a property.

@@ -28,8 +28,8 @@ use skep_wire::file_locks::{EndWait, WaitLock};
 use skep_wire::frame::{FLAG_DURABLE, Header};
 use skep_wire::log_shipping::AskGroup;
 use skep_wire::metadata::{
-    AskDecision, AskOutcome, CloseSession, CompareSlots, EndReplay, KeepAlive, ListSessions,
-    ListTransactions, OpenSession,
+    AskDecision, AskOutcome, CloseSession, CompareSlots, EndReplay, KeepAlive, ListCoordinated,
+    ListSessions, ListTransactions, OpenSession,
 };
 use skep_wire::sharing::{AcknowledgeNotifications, WaitNotifications};
 use skep_wire::{Request, catalog};
@@ -69,6 +69,16 @@ impl<E: Engine> MetadataTarget<E> {
                 ListTransactions::ID => match ListTransactions::from_bytes(&body) {
                     Ok(request) => {
                         let reply = self.list_transactions(&request)?;
+                        self.reply_now(connection, header, reply.to_bytes());
+                    }
+                    Err(error) => {
+                        let error = Error::new(ErrorCode::Protocol, error.context());
+                        self.refuse(connection, header, error);
+                    }
+                },
+                ListCoordinated::ID => match ListCoordinated::from_bytes(&body) {
+                    Ok(request) => {
+                        let reply = self.list_coordinated(&request)?;
                         self.reply_now(connection, header, reply.to_bytes());
                     }
                     Err(error) => {

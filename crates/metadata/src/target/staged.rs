@@ -84,6 +84,8 @@ struct StagedTransaction {
     participant: GroupId,
     since: Timestamp,
     request: StagedRequest,
+    /// The time at which this process has staged or loaded the transaction.
+    staged_at: Duration,
     /// The log record of the staged transaction, or a later one.
     lsn: Lsn,
     progress: Progress,
@@ -101,6 +103,11 @@ pub(super) struct StagedTransactions {
 impl StagedTransactions {
     pub(super) fn is_empty(&self) -> bool {
         self.all.is_empty()
+    }
+
+    /// Returns the time at which this process has staged or loaded a transaction.
+    pub(super) fn since(&self, number: u64) -> Option<Duration> {
+        self.all.get(&number).map(|staged| staged.staged_at)
     }
 
     /// Returns the number of transactions whose record is in the store.
@@ -191,10 +198,18 @@ impl<E: Engine> MetadataTarget<E> {
     ) -> bool {
         let StagedRecord { participant, since, entry, session, slot, sequence } = record;
         let (request, progress) = ((session, slot, sequence), Progress::Asked);
-        let staged = StagedTransaction { participant, since, request, lsn, progress, replies };
+        let now = self.shared.now;
+        let staged = StagedTransaction {
+            participant,
+            since,
+            request,
+            staged_at: now,
+            lsn,
+            progress,
+            replies,
+        };
         self.operations.staged.all.insert(number, staged);
         let resource = Resource::Dentry(entry.directory, entry.name.0);
-        let now = self.shared.now;
         self.shared.locks.try_take(&resource, Owner::Staged(number), now)
     }
 

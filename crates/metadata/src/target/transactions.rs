@@ -10,18 +10,20 @@ use crate::target::MetadataTarget;
 use crate::tx::locks::Owner;
 use crate::tx::operation::{CallId, OutgoingCall};
 use skep_format::metadata::{
-    DecisionRecord, Key, PreparedRecord, decode_value, expect_parsed, transaction_of,
+    DecisionRecord, Key, PreparedRecord, StagedEntry, StagedRecord, decode_value, expect_parsed,
+    last_u64, transaction_of,
 };
-use skep_types::codec::Codec;
+use skep_types::codec::{Bytes, Codec};
 use skep_types::{Error, ErrorCode, GroupId, Lsn, Result};
 use skep_wire::Request;
 use skep_wire::frame::Header;
 use skep_wire::limits::MAX_LISTED_TRANSACTIONS;
 use skep_wire::metadata::{
-    ApplyPrepared, BeginPrepare, ConfirmPrepared, ConfirmPreparedReply, Decide, Decision,
-    DecisionReply, ListTransactions, Prepare, ResolveTransaction, TransactionEntry, TransactionId,
-    TransactionList,
+    ApplyPrepared, BeginPrepare, ConfirmPrepared, ConfirmPreparedReply, CoordinatedEntry,
+    CoordinatedList, Decide, Decision, DecisionReply, ListCoordinated, ListTransactions, Prepare,
+    ResolveTransaction, TransactionEntry, TransactionId, TransactionList,
 };
+use std::time::Duration;
 
 impl<E: Engine> MetadataTarget<E> {
     /// Sends a request to another group.
@@ -57,6 +59,9 @@ impl<E: Engine> MetadataTarget<E> {
         commit: bool,
         after: Option<Lsn>,
     ) {
+        if commit {
+            self.background.note_commit(number, group, self.shared.now);
+        }
         let transaction = TransactionId { coordinator: self.shared.group, number };
         let request = OutgoingCall::new(group, &Decide { transaction, commit });
         let call = BackgroundCall::Decide(DecideCall { number, group, commit });
@@ -71,6 +76,7 @@ impl<E: Engine> MetadataTarget<E> {
     /// not be *safe* yet. Requests no sync of this record, because no operation waits for this
     /// commit.
     pub(super) fn send_commit_later(&mut self, group: GroupId, number: u64, after: Lsn) {
+        self.background.note_commit(number, group, self.shared.now);
         let transaction = TransactionId { coordinator: self.shared.group, number };
         let request = OutgoingCall::new(group, &Decide { transaction, commit: true });
         let call = BackgroundCall::Decide(DecideCall { number, group, commit: true });
@@ -193,6 +199,47 @@ impl<E: Engine> MetadataTarget<E> {
         }
         let next = transactions.last().filter(|_| is_full).map(|entry| entry.transaction);
         Ok(TransactionList { transactions, next })
+    }
+
+    /// Returns a page of the transactions of this group that wait for the confirmation of another
+    /// group.
+    pub(crate) fn list_coordinated(&self, request: &ListCoordinated) -> Result<CoordinatedList> {
+        let (group, now) = (self.shared.group, self.shared.now);
+        let entry = |number, participants, since: Option<Duration>| {
+            let waits = since.map_or(Duration::ZERO, |since| now.saturating_sub(since));
+            CoordinatedEntry {
+                transaction: TransactionId { coordinator: group, number },
+                participants,
+                waits_ms: u64::try_from(waits.as_millis()).unwrap_or(u64::MAX),
+                directory: None,
+                name: Bytes::default(),
+            }
+        };
+        let most = MAX_LISTED_TRANSACTIONS;
+        let mut transactions = Vec::new();
+        let after = Key::Staged(request.after).to_bytes();
+        for (key, value) in self.table.scan(&Key::staged(), &after, most)? {
+            let number = expect_parsed(&key, last_u64(&key))?;
+            let record: StagedRecord = decode_value(&key, &value)?;
+            let since = self.operations.staged.since(number);
+            let of_staged = entry(number, vec![record.participant], since);
+            let StagedEntry { directory, name, .. } = record.entry;
+            transactions.push(CoordinatedEntry { directory: Some(directory), name, ..of_staged });
+        }
+        let after = Key::Decision(request.after).to_bytes();
+        for (key, value) in self.table.scan(&Key::decisions(), &after, most)? {
+            let number = expect_parsed(&key, last_u64(&key))?;
+            let decision: DecisionRecord = decode_value(&key, &value)?;
+            let since = self.background.prepared().committed_at(number);
+            transactions.push(entry(number, decision.participants, since));
+        }
+        // Each scan has returned its lowest numbers. So the `most` lowest numbers of both scans are
+        // the page.
+        transactions.sort_by_key(|it| it.transaction.number);
+        let is_full = transactions.len() >= most;
+        transactions.truncate(most);
+        let next = transactions.last().filter(|_| is_full).map(|it| it.transaction.number);
+        Ok(CoordinatedList { transactions, next })
     }
 }
 

@@ -1,7 +1,7 @@
 //! Messages of transactions between metadata groups (two-phase commit). The coordinator sends
 //! [`Prepare`] and [`Decide`]. A participant that receives no decision sends [`AskDecision`]. The
-//! transaction id makes all these messages idempotent. Administrators send [`ListTransactions`] and
-//! [`ResolveTransaction`].
+//! transaction id makes all these messages idempotent. Administrators send [`ListTransactions`],
+//! [`ListCoordinated`] and [`ResolveTransaction`].
 //!
 //! If both groups must sync their logs at the same time, the coordinator sends [`BeginPrepare`],
 //! [`ConfirmPrepared`], [`ApplyPrepared`] and then [`Decide`]
@@ -257,6 +257,44 @@ record! {
         pub transactions: Vec<TransactionEntry>,
         /// Value of `after` for the next page. `None` means that this is the last page.
         pub next: Option<TransactionId>,
+    }
+}
+
+record! {
+    /// Lists the transactions of a coordinator that wait for the confirmation of another group, in
+    /// pages. These are the staged transactions, and the committed transactions whose participants
+    /// have not all confirmed the commit.
+    pub struct ListCoordinated {
+        /// Return only transactions with higher numbers. Zero starts at the beginning.
+        pub after: u64,
+    }
+}
+
+record! {
+    /// A transaction of a coordinator that waits for the confirmation of another group.
+    pub struct CoordinatedEntry {
+        /// The transaction.
+        pub transaction: TransactionId,
+        /// The groups that have not confirmed the transaction.
+        pub participants: Vec<GroupId>,
+        /// Time since the coordinator staged or committed the transaction, in milliseconds. If the
+        /// target has started later, the time since this start.
+        pub waits_ms: u64,
+        /// The directory of the name that the transaction locks. `None` means that the transaction
+        /// is committed, so it locks no name at the coordinator.
+        pub directory: Option<InodeId>,
+        /// The name that the transaction locks. Empty if the transaction is committed.
+        pub name: Bytes,
+    }
+}
+
+record! {
+    /// Reply to [`ListCoordinated`].
+    pub struct CoordinatedList {
+        /// The transactions in ascending order of their numbers.
+        pub transactions: Vec<CoordinatedEntry>,
+        /// Value of `after` for the next page. `None` means that this is the last page.
+        pub next: Option<u64>,
     }
 }
 

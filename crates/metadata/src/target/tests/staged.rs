@@ -229,6 +229,39 @@ fn restarted_coordinator_asks_its_participant_before_it_commits() {
     assert_eq!(reply.decision, md::Decision::Aborted, "the transaction is forgotten");
 }
 
+/// Returns the transactions that this target coordinates and that wait for another group.
+fn coordinated(story: &mut Story) -> Vec<md::CoordinatedEntry> {
+    let list = story.ask(9, 0, (0, 0), &md::ListCoordinated { after: 0 }).unwrap();
+    assert_eq!(list.next, None);
+    list.transactions
+}
+
+#[test]
+fn coordinator_lists_staged_and_unconfirmed_transactions() {
+    let mut story = begin();
+    stage_link(&mut story);
+    story.now += Duration::from_secs(61);
+    let listed = coordinated(&mut story);
+    let [staged] = &listed[..] else { panic!("{listed:?}") };
+    assert_eq!((&staged.participants[..], &staged.name[..]), (&[OTHER][..], b"a".as_slice()));
+    assert!(staged.directory == Some(InodeId::ROOT) && staged.waits_ms >= 61_000, "{listed:?}");
+    story.answer::<md::ConfirmPrepared>(&confirmed(true));
+    assert!(story.replies.pop().is_some_and(|(_, reply)| reply.is_ok()));
+    let listed = coordinated(&mut story);
+    let [committed] = &listed[..] else { panic!("{listed:?}") };
+    assert_eq!(committed.transaction, staged.transaction);
+    assert_eq!((&committed.participants[..], committed.directory), (&[OTHER][..], None));
+    // A refusal of the participant does not shorten the time in the list.
+    story.answer::<md::ApplyPrepared>(&EmptyReply {});
+    let (call, _) = story.calls.remove(0);
+    story.happens(Event::Answer { call, result: Err(ErrorCode::Unsupported.into()) });
+    story.now += Duration::from_secs(2);
+    story.happens(Event::Tick);
+    assert!(coordinated(&mut story)[0].waits_ms >= 2_000, "{:?}", coordinated(&mut story));
+    story.answer::<md::Decide>(&EmptyReply {});
+    assert!(coordinated(&mut story).is_empty());
+}
+
 #[test]
 fn transactions_are_staged_only_from_their_feature_level_on() {
     let mut story = Story::begin();

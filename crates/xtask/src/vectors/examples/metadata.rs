@@ -15,13 +15,14 @@ use skep_wire::metadata::{
     ApplyPrepared, AskDecision, AskOutcome, AttributesReply, AwaitTruncation, AwaitTruncationReply,
     BeginPrepare, BeginPrepareReply, Close, CloseMany, CloseSession, ClosedFile, ClosingReport,
     CompareOpens, CompareOpensReply, CompareSlots, CompareSlotsReply, ConfirmPrepared,
-    ConfirmPreparedReply, Create, CreateUnnamed, Decide, Decision, DecisionReply, EndReplay,
-    EntryInfo, GetEntryInfo, GroupFile, GroupFiles, KeepAlive, KeepAliveReply, ListGroupFiles,
-    ListSessions, ListTransactions, NewInode, Open, OpenMode, OpenReply, OpenSession,
-    OpenSessionReply, OpenedFile, Outcome, OutcomeReply, Prepare, PrepareReply, Replay,
-    ReplayReply, ReportWritten, ResolveTransaction, SessionEntry, SessionList, SetAttributes,
-    SetAttributesReply, SetPattern, SetTime, SlotSequence, Step, SyncAll, SyncedChunkFiles,
-    TransactionEntry, TransactionId, TransactionList, TrimFile, TruncatedChunk, WrittenExtent,
+    ConfirmPreparedReply, CoordinatedEntry, CoordinatedList, Create, CreateUnnamed, Decide,
+    Decision, DecisionReply, EndReplay, EntryInfo, GetEntryInfo, GroupFile, GroupFiles, KeepAlive,
+    KeepAliveReply, ListCoordinated, ListGroupFiles, ListSessions, ListTransactions, NewInode,
+    Open, OpenMode, OpenReply, OpenSession, OpenSessionReply, OpenedFile, Outcome, OutcomeReply,
+    Prepare, PrepareReply, Replay, ReplayReply, ReportWritten, ResolveTransaction, SessionEntry,
+    SessionList, SetAttributes, SetAttributesReply, SetPattern, SetTime, SlotSequence, Step,
+    SyncAll, SyncedChunkFiles, TransactionEntry, TransactionId, TransactionList, TrimFile,
+    TruncatedChunk, WrittenExtent,
 };
 
 /// Returns the pattern of a large file: first inline bytes, then a component with few groups, and
@@ -315,7 +316,28 @@ fn transactions() -> Vec<Example> {
         )
         .reply::<ConfirmPrepared>(&ConfirmPreparedReply { is_prepared: false }),
         example(&ApplyPrepared { transaction }, &EmptyReply {}),
+        example(&ListCoordinated { after: 5 }, &coordinated(transaction)),
     ]
+}
+
+/// Returns a list of a staged transaction and a committed transaction.
+fn coordinated(transaction: TransactionId) -> CoordinatedList {
+    let staged = CoordinatedEntry {
+        transaction,
+        participants: vec![GroupId::new(5)],
+        waits_ms: 61_000,
+        directory: Some(a_directory()),
+        name: a_name(),
+    };
+    let committed = CoordinatedEntry {
+        transaction: TransactionId { number: transaction.number + 1, ..transaction },
+        participants: vec![GroupId::new(5), GroupId::new(6)],
+        waits_ms: 900,
+        directory: None,
+        name: Bytes::default(),
+    };
+    let next = Some(committed.transaction.number);
+    CoordinatedList { transactions: vec![staged, committed], next }
 }
 
 pub(super) fn examples() -> Vec<Example> {
