@@ -1,12 +1,14 @@
-//! `skep transaction resolve`: commits or aborts a transaction in place of its coordinator.
+//! `skep transaction resolve`: commits or aborts a transaction in place of its coordinator, or
+//! commits an undecided transaction whose participant does not return.
 
-use super::{Groups, name, options};
+use super::{Groups, Transactions, name, options};
 use crate::access::ClusterArgs;
 use crate::help::{Example, examples};
 use crate::output::print;
 use serde::Serialize;
 use skep_types::{Error, ErrorCode, GroupId, Result};
 use skep_wire::metadata::{ResolveTransaction, TransactionId};
+use std::fmt::Write;
 
 const EXAMPLES: &[Example] = &[
     ("abort a transaction: discard its prepared changes", "skep transaction resolve 3:77 --abort"),
@@ -16,12 +18,16 @@ const EXAMPLES: &[Example] = &[
     ),
 ];
 
-/// Commit or abort a transaction whose coordinator does not return
+/// Commit or abort a transaction whose coordinator or participant does not return
 ///
 /// All metadata targets at which the transaction is prepared carry out the same decision. If the
 /// coordinator made the other decision before it was lost, names and inodes on different targets no
 /// longer match. So restore the coordinator instead if that is possible. The targets refuse the
 /// command while they expect a decision of the coordinator.
+///
+/// The coordinator of an undecided transaction only accepts a commit, because it may have
+/// acknowledged the change already. It refuses the command until the participant has been silent
+/// for 10 seconds. Restore the participant instead if that is possible.
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct ResolveArgs {
@@ -44,6 +50,8 @@ struct Resolution {
     transaction: String,
     is_committed: bool,
     groups: Vec<u32>,
+    /// The metadata groups that have not replied, so the transaction may still be prepared there.
+    unasked: Vec<u32>,
 }
 
 pub(crate) fn run(args: ResolveArgs) -> Result<()> {
@@ -52,31 +60,68 @@ pub(crate) fn run(args: ResolveArgs) -> Result<()> {
     let access = query.access(None)?;
     let resolution = crate::cmd::block_on(async move {
         let groups = Groups::of(&access).await?;
-        let mut found = Vec::new();
-        for group in groups.ids() {
-            let prepared = groups.prepared(group).await?;
-            found.extend(prepared.iter().any(|it| it.transaction == transaction).then_some(group));
-        }
-        if found.is_empty() {
-            let what = format!(
-                "cannot resolve transaction {}: no metadata target has prepared this transaction; \
-                 `skep transaction list` lists the transactions",
-                name(transaction)
-            );
-            return Err(Error::new(ErrorCode::NotFound, what));
-        }
+        let all = groups.transactions().await;
+        let found = found_at(&all, transaction)?;
         for group in &found {
             let request = ResolveTransaction { transaction, commit };
             groups.router.call(*group, &request, options()).await?;
         }
+        // A coordinator that has decided sends its decision to all participants itself.
+        let unasked = all.silent.iter().map(|(group, _)| *group);
+        let unasked = unasked.filter(|_| !found.contains(&transaction.coordinator));
+        let unasked = unasked.filter(|group| *group != transaction.coordinator);
+        let unasked = unasked.map(|group| group.raw()).collect();
         let groups = found.iter().map(|group| group.raw()).collect();
-        Ok(Resolution { transaction: name(transaction), is_committed: commit, groups })
+        Ok(Resolution { transaction: name(transaction), is_committed: commit, groups, unasked })
     })?;
     print(&resolution, |it| {
         let how = if it.is_committed { "committed" } else { "aborted" };
         let groups: Vec<_> = it.groups.iter().map(u32::to_string).collect();
-        format!("Transaction {} is {how} at metadata group {}.", it.transaction, groups.join(", "))
+        let mut text = format!(
+            "Transaction {} is {how} at metadata group {}.",
+            it.transaction,
+            groups.join(", ")
+        );
+        for group in &it.unasked {
+            let _ = write!(
+                text,
+                " Metadata group {group} does not reply: if it returns, repeat the command."
+            );
+        }
+        text
     })
+}
+
+/// Returns the groups that must resolve a transaction: the coordinator if the transaction is
+/// undecided there, and the groups at which it is prepared. The coordinator is the first, so that
+/// its refusal changes nothing.
+///
+/// # Errors
+/// `NotFound` if no group has the transaction. If a group has not replied, the error of this group.
+fn found_at(all: &Transactions, transaction: TransactionId) -> Result<Vec<GroupId>> {
+    let entry = all.coordinated.iter().find(|it| it.transaction == transaction);
+    let mut found: Vec<_> = entry
+        .filter(|it| it.directory.is_some())
+        .map(|it| it.transaction.coordinator)
+        .into_iter()
+        .collect();
+    let prepared = all.prepared.iter().filter(|(_, it)| it.transaction == transaction);
+    found.extend(prepared.map(|(group, _)| *group));
+    if !found.is_empty() {
+        return Ok(found);
+    }
+    let fact = match entry {
+        Some(_) => "its coordinator has committed it, so it locks no name there",
+        None => {
+            all.check_complete()?;
+            "no metadata target has prepared this transaction"
+        }
+    };
+    let what = format!(
+        "cannot resolve transaction {}: {fact}; `skep transaction list` lists the transactions",
+        name(transaction)
+    );
+    Err(Error::new(ErrorCode::NotFound, what))
 }
 
 fn parse(text: &str) -> Result<TransactionId> {
@@ -93,6 +138,45 @@ fn parse(text: &str) -> Result<TransactionId> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use skep_types::codec::Bytes;
+    use skep_types::{InodeId, Timestamp};
+    use skep_wire::metadata::{CoordinatedEntry, TransactionEntry};
+
+    /// Hole H241 in `docs/tests/holes.md`. The coordinator of the transaction is lost, so it does
+    /// not reply.
+    #[test]
+    fn transaction_is_found_although_its_coordinator_is_silent() {
+        let transaction = TransactionId { coordinator: GroupId::new(3), number: 77 };
+        let entry = TransactionEntry {
+            transaction,
+            since: Timestamp::default(),
+            steps: 1,
+            silent_ms: 20_000,
+            problem: String::new(),
+        };
+        let silent = vec![(GroupId::new(3), Error::new(ErrorCode::TimedOut, "no reply"))];
+        let mut all = Transactions { silent, ..Transactions::default() };
+        assert_eq!(found_at(&all, transaction).unwrap_err().code(), ErrorCode::TimedOut);
+        all.prepared.push((GroupId::new(1), entry));
+        assert_eq!(found_at(&all, transaction), Ok(vec![GroupId::new(1)]));
+    }
+
+    #[test]
+    fn undecided_transaction_is_resolved_at_its_coordinator() {
+        let transaction = TransactionId { coordinator: GroupId::new(3), number: 77 };
+        let entry = CoordinatedEntry {
+            transaction,
+            participants: vec![GroupId::new(1)],
+            waits_ms: 20_000,
+            directory: Some(InodeId::ROOT),
+            name: Bytes::from(b"a".as_slice()),
+        };
+        let mut all = Transactions { coordinated: vec![entry], ..Transactions::default() };
+        assert_eq!(found_at(&all, transaction), Ok(vec![GroupId::new(3)]));
+        all.coordinated[0].directory = None;
+        let refused = found_at(&all, transaction).unwrap_err();
+        assert!(refused.context().contains("has committed it"), "{refused}");
+    }
 
     #[test]
     fn listed_transaction_ids_can_be_parsed() {
