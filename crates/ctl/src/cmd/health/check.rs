@@ -4,6 +4,7 @@
 //!
 //! The module [`super::services`] connects to services, [`super::without_management`] makes the
 //! check while management does not answer, and [`super::waits`] lists the waiting requests.
+//! [`super::transactions`] lists the transactions that wait for another group.
 //! [`super::from_monitor`] requests the findings of the monitor, [`super::report`] formats the
 //! output, and [`super::watch`] runs the loop of `--watch`.
 
@@ -13,6 +14,7 @@ use super::problem::{Object, Problem, notes};
 use super::report::{Report, as_text};
 use super::services::{self, NodeReport, visit_all};
 use super::since::OutageTimes;
+use super::transactions;
 use super::waits::{self, WaitReport, wait_report};
 use super::without_management::{self, Outcome, Silent};
 use crate::access::{Access, ClusterArgs, is_silence};
@@ -136,9 +138,12 @@ async fn check(access: &Access, monitor: &MonitorAddress, map: &ClusterMap) -> R
     let (evidence, now) = measuring.await?;
     let lags = sample.take_again(access, &now.map).await.lags(&now.map, Some(&sample));
     let waits = waits(access, &now.map).await?;
+    let transactions = transactions::problems(access, &nodes, &now.map).await;
     let times = OutageTimes::fetch(access).await?;
     let mut report = report((nodes, waits), &lags, &evidence, &now);
     times.set_in(&mut report.problems);
+    report.healthy &= transactions.is_empty();
+    report.problems.extend(transactions);
     report.notes.extend(eviction_note(&evictions::fetch(access).await?));
     match asking.await {
         Ok(monitor) => {
@@ -221,9 +226,11 @@ async fn problems_by_management(access: &Access) -> Result<Vec<Problem>> {
     let nodes = visit_all(access, &map).await;
     let lags = sampling.await.lags(&map, None);
     let waits = waits(access, &map).await?;
+    let transactions = transactions::problems(access, &nodes, &map).await;
     let times = OutageTimes::fetch(access).await?;
     let mut problems = problems_of(&nodes, &waits, &lags, &map);
     times.set_in(&mut problems);
+    problems.extend(transactions);
     Ok(problems)
 }
 

@@ -11,6 +11,7 @@ mod problem;
 mod report;
 mod services;
 mod since;
+mod transactions;
 mod waits;
 mod watch;
 mod without_management;

@@ -1,0 +1,130 @@
+//! The transactions in the report of `skep health check`: those for which a coordinator has waited
+//! for a minute, because a participant has not confirmed them.
+
+use super::problem::{Problem, Since};
+use super::services::NodeReport;
+use crate::access::Access;
+use crate::cmd::transaction::Groups;
+use crate::output::span;
+use skep_types::{ClusterMap, GroupId};
+use skep_wire::metadata::CoordinatedEntry;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// Time limit for the reply of a metadata group.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// Time after which a transaction counts as a problem. A restart or a take-over of a metadata
+/// target takes less time.
+const REPORTED_AFTER_MS: u64 = 60_000;
+
+/// Asks the metadata groups whose service answers for the transactions that wait for another group,
+/// and returns the problems. Leaves out groups that do not reply, because other problems name them.
+pub(super) async fn problems(
+    access: &Access,
+    nodes: &[NodeReport],
+    map: &ClusterMap,
+) -> Vec<Problem> {
+    let answers = |group: GroupId| {
+        let node = map.primary(group).map(|target| target.node.raw());
+        nodes.iter().any(|it| it.reachable && Some(it.id) == node)
+    };
+    let groups = Groups::of_map(access, map.clone());
+    let mut found = Vec::new();
+    for group in groups.ids().into_iter().filter(|group| answers(*group)) {
+        found.extend(groups.coordinated(group, PATIENCE).await.unwrap_or_default());
+    }
+    problems_of(&found)
+}
+
+/// Returns one problem for each coordinator and each group for which the coordinator waits.
+fn problems_of(found: &[CoordinatedEntry]) -> Vec<Problem> {
+    let mut waiting: BTreeMap<(GroupId, GroupId), Vec<&CoordinatedEntry>> = BTreeMap::new();
+    for entry in found.iter().filter(|it| it.waits_ms >= REPORTED_AFTER_MS) {
+        for participant in &entry.participants {
+            let pair = (entry.transaction.coordinator, *participant);
+            waiting.entry(pair).or_default().push(entry);
+        }
+    }
+    waiting.into_iter().map(|(pair, entries)| problem(pair, &entries)).collect()
+}
+
+fn problem((coordinator, group): (GroupId, GroupId), entries: &[&CoordinatedEntry]) -> Problem {
+    let (coordinator, group) = (coordinator.raw(), group.raw());
+    let oldest = entries.iter().map(|it| it.waits_ms).max().unwrap_or_default();
+    let locked: Vec<_> =
+        entries.iter().filter_map(|it| Some((it.transaction.number, it.directory?, it))).collect();
+    let count = match entries.len() {
+        1 => format!("1 transaction of metadata group {coordinator} waits"),
+        count => format!("{count} transactions of metadata group {coordinator} wait"),
+    };
+    let (effect, way_out) = match locked.first() {
+        None => ("they are committed and lock no name".to_owned(), "no program waits".to_owned()),
+        Some((number, directory, entry)) => {
+            let name = String::from_utf8_lossy(&entry.name);
+            let more = match locked.len() - 1 {
+                0 => String::new(),
+                more => format!(", and {more} more names"),
+            };
+            (
+                format!(
+                    "programs that use these names wait: '{name}' in directory {directory}{more}"
+                ),
+                format!(
+                    "if its disks are lost and no backup of them exists, `skep transaction resolve \
+                     {coordinator}:{number} --commit` ends a transaction and unlocks its name. \
+                     `skep transaction list` lists all of them, and `skep entry path INODE` prints \
+                     the path of a directory"
+                ),
+            )
+        }
+    };
+    Problem {
+        key: format!("transaction-waits {coordinator} {group}"),
+        rule: "transaction-waits",
+        what: format!(
+            "{count} for the confirmation of metadata group {group}, and the oldest has waited {}; \
+             {effect}",
+            span(oldest)
+        ),
+        remedy: format!(
+            "start the service of metadata group {group}: the transactions end when this group has \
+             confirmed them; {way_out}"
+        ),
+        since: Some(Since::before(skep_env::wall_time(), oldest)),
+        ..Problem::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use skep_types::InodeId;
+    use skep_types::codec::Bytes;
+    use skep_wire::metadata::TransactionId;
+
+    fn entry(number: u64, waits_ms: u64, name: &str) -> CoordinatedEntry {
+        CoordinatedEntry {
+            transaction: TransactionId { coordinator: GroupId::new(1), number },
+            participants: vec![GroupId::new(3)],
+            waits_ms,
+            directory: (!name.is_empty()).then_some(InodeId::ROOT),
+            name: Bytes::from(name.as_bytes()),
+        }
+    }
+
+    /// Hole H242 in `docs/tests/holes.md`.
+    #[test]
+    fn transaction_that_waits_for_a_minute_is_a_problem() {
+        assert!(problems_of(&[entry(7, 59_999, "a")]).is_empty());
+        let found = problems_of(&[entry(6, 61_000, ""), entry(7, 90_000, "a"), entry(8, 0, "b")]);
+        let [problem] = &found[..] else { panic!("{found:?}") };
+        for words in ["2 transactions of metadata group 1", "metadata group 3", "'a' in directory"]
+        {
+            assert!(problem.what.contains(words), "{}", problem.what);
+        }
+        assert!(problem.remedy.contains("resolve 1:7 --commit"), "{}", problem.remedy);
+        let found = problems_of(&[entry(6, 61_000, "")]);
+        assert!(found[0].what.contains("lock no name"), "{}", found[0].what);
+        assert!(!found[0].remedy.contains("--commit"), "{}", found[0].remedy);
+    }
+}
