@@ -46,6 +46,7 @@ use size_recovery::SizeRecoveries;
 use skep_types::{Error, GroupId, InodeId, Lsn, Result, SessionId};
 use skep_wire::metadata::TransactionId;
 use std::collections::BTreeMap;
+use std::time::Duration;
 use truncations::Truncations;
 use work_items::WorkItems;
 

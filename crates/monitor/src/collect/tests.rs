@@ -19,12 +19,11 @@ fn listener() -> (TcpListener, String) {
     (listener, address)
 }
 
+/// Called with each request, and with the connection on which the service may reply.
+type Replies = Rc<dyn Fn(&Incoming, &Rc<Outbox>)>;
+
 /// Accepts connections for ever, and calls `reply` with each request.
-async fn serve(
-    listener: TcpListener,
-    identity: Identity,
-    reply: Rc<dyn Fn(&Incoming, &Rc<Outbox>)>,
-) {
+async fn serve(listener: TcpListener, identity: Identity, reply: Replies) {
     while let Ok(stream) = listener.accept().await {
         let (identity, reply) = (identity.clone(), Rc::clone(&reply));
         spawn(async move {

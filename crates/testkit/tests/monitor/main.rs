@@ -226,7 +226,7 @@ fn rounds_stay_short_while_management_is_suspended() {
         (live["interval_ms"].number() < 1_500).then(|| finding["what"].text().to_owned())
     });
     management.signal(Signal::CONT);
-    let problem = problem.expect("a short round that reports the silent management");
+    let (problem, _) = problem.expect("a short round that reports the silent management");
     assert!(problem.contains("the last reply arrived at"), "{problem}");
     cluster.stop();
 }
