@@ -64,5 +64,5 @@ pub use shared_notify::{SharedNotify, SharedWait};
 pub use signals::{Signals, UntilSignal};
 pub use socket::{MessagePart, TcpListener, TcpStream, is_known_host, open_streams};
 pub use task_context::{task_context, with_task_context};
-pub use threads::{available_cpus, bind_to_cpus, prefer_memory_of, spawn_thread};
+pub use threads::{available_cpus, bind_to_cpus, prefer_memory_of, spawn_thread, spawn_thread_on};
 pub use timed::{TimeSpent, note_blocked, note_obstructed, timed};

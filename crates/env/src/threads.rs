@@ -52,6 +52,24 @@ pub fn spawn_thread<T: Send + 'static>(
     })
 }
 
+/// Starts a thread that may run on all of `cpus`. Without this function, a thread inherits the CPUs
+/// of the calling thread, which may be pinned to one CPU. The function ignores a refusal of the
+/// kernel to change the CPUs, because the refusal costs only speed.
+///
+/// # Errors
+/// Returns an error if the process may start no more threads.
+pub fn spawn_thread_on<T: Send + 'static>(
+    name: String,
+    cpus: Vec<usize>,
+    body: impl FnOnce() -> T + Send + 'static,
+) -> io::Result<JoinHandle<T>> {
+    spawn_thread(name, None, move || {
+        // Ignore a refusal to change the CPUs.
+        set_affinity(&cpus).ok();
+        body()
+    })
+}
+
 /// The CPUs to which [`bind_to_cpus`] has bound this process.
 static BOUND: OnceLock<Vec<usize>> = OnceLock::new();
 
@@ -127,6 +145,16 @@ mod tests {
         assert_eq!(outer.join().unwrap(), expected);
         assert!(set_affinity(&[MAX_CPUS]).is_err(), "this CPU does not exist");
         assert_eq!(available_cpus(), cpus, "other threads keep their CPUs");
+    }
+
+    #[test]
+    fn pinned_thread_can_start_a_thread_for_all_cpus() {
+        let cpus = available_cpus();
+        let (first, all) = (cpus[0], cpus.clone());
+        let inner =
+            move || spawn_thread_on("inner".into(), all, available_cpus).unwrap().join().unwrap();
+        let outer = spawn_thread("outer".into(), Some(first), inner).unwrap();
+        assert_eq!(outer.join().unwrap(), cpus);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use crate::checked_files::CheckedFiles;
 use crate::following::Following;
 use crate::init::KernelFeatures;
+use crate::job_reader::JobReader;
 use crate::job_variables::JobVariables;
 use crate::repeated_opens::RepeatedOpens;
 use crate::waiting::Waiting;
@@ -48,6 +49,8 @@ pub(crate) struct Context<F> {
     pub(crate) invented_times: Arc<AtomicU32>,
     /// The opens of all workers that the kernel repeats after `ESTALE`.
     pub(crate) repeated_opens: Arc<RepeatedOpens>,
+    /// Reads the jobs of processes for all workers. `None` means that the mount looks up no jobs.
+    pub(crate) jobs: Option<Arc<JobReader>>,
     /// The recent operations of all workers, for programs that follow the operations of the mount.
     pub(crate) following: Arc<Following>,
     /// The requests in flight of all workers: the mount has not replied to them.

@@ -29,6 +29,7 @@ mod file_system;
 mod following;
 mod init;
 mod invalidation;
+mod job_reader;
 mod job_variables;
 mod limits;
 mod meter;

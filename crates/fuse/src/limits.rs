@@ -93,16 +93,25 @@ pub(crate) const MAX_JOB_VARIABLES: usize = 8;
 /// Maximum length in bytes of the name of an environment variable with the id of a job. The
 /// variable names of all batch systems are much shorter than this limit.
 pub(crate) const MAX_JOB_VARIABLE_BYTES: usize = 64;
-/// Time for which a worker uses the cached job of a process. The kernel rarely reuses a process id
+/// Time for which the mount uses the cached job of a process. The kernel rarely reuses a process id
 /// within this time.
 pub(crate) const JOB_VALIDITY: Duration = Duration::from_secs(10);
-/// Time limit for reading the environment of a process. The read takes much longer only if the
-/// process itself waits for this mount.
+/// How long a request waits until the environment of its process has been read. The read takes much
+/// longer only if the process itself waits for this mount.
 pub(crate) const JOB_PATIENCE: Duration = Duration::from_millis(50);
-/// Maximum number of processes whose jobs a worker caches.
+/// Duration after which the read of an environment counts as slow. Further lookups then use another
+/// thread. A read usually takes less than 0.1 ms.
+pub(crate) const SLOW_JOB_READ: Duration = Duration::from_millis(5);
+/// Maximum number of processes whose jobs a worker caches, and maximum number of processes whose
+/// jobs the mount caches for all workers.
 pub(crate) const MAX_KNOWN_JOBS: usize = 4096;
-/// Maximum number of process environments that a worker reads at a time. Each read takes a thread.
-pub(crate) const MAX_JOB_LOOKUPS: usize = 16;
+/// Maximum number of threads that read environments of processes for a mount. More than one thread
+/// exists only while reads are slow.
+pub(crate) const MAX_JOB_READERS: usize = 16;
+/// Maximum number of processes of a mount whose environments wait to be read. Requests of further
+/// processes are counted without a job. The limit is the number of requests in flight on 64
+/// workers.
+pub(crate) const MAX_QUEUED_JOBS: usize = 1024;
 /// How long the mount expects that the kernel repeats an open that failed with `ESTALE`, and how
 /// long it holds a file for this open. The kernel repeats the open immediately, but the thread may
 /// have to wait for a processor or for a server.

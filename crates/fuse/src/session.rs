@@ -13,6 +13,7 @@ use crate::file_system::FileSystem;
 use crate::following::Following;
 use crate::init::KernelFeatures;
 use crate::invalidation;
+use crate::job_reader::JobReader;
 use crate::limits;
 use crate::mount_point;
 use crate::repeated_opens::RepeatedOpens;
@@ -97,6 +98,7 @@ where
     let load = Arc::new(RequestLoad::default());
     let waiting = Arc::new(Waiting::default());
     let repeated_opens = Arc::new(RepeatedOpens::default());
+    let jobs = session.options.job_variables.clone().map(|names| Arc::new(JobReader::new(names)));
     let interrupts = Arc::new(Interrupts::default());
     let mut threads = Vec::new();
     for (index, share) in shares.into_iter().enumerate() {
@@ -112,6 +114,7 @@ where
             load: Arc::clone(&load),
             waiting: Arc::clone(&waiting),
             repeated_opens: Arc::clone(&repeated_opens),
+            jobs: jobs.clone(),
             interrupts: Arc::clone(&interrupts),
             mount_point: session.mount_point.clone(),
         };
@@ -152,6 +155,7 @@ struct WorkerStart {
     load: Arc<RequestLoad>,
     waiting: Arc<Waiting>,
     repeated_opens: Arc<RepeatedOpens>,
+    jobs: Option<Arc<JobReader>>,
     interrupts: Arc<Interrupts>,
     mount_point: PathBuf,
 }
@@ -187,6 +191,7 @@ where
                 load: start.load,
                 waiting: start.waiting,
                 repeated_opens: start.repeated_opens,
+                jobs: start.jobs,
                 checked: CheckedFiles::new(start.checked),
                 waits: Waits::new(
                     Arc::clone(&interrupts),

@@ -136,7 +136,7 @@ pub(crate) async fn run<F: FileSystem, P: Port>(
 ) {
     let worker = Rc::new(Worker {
         meter: Meter::new(&context.options.metrics, Arc::clone(&context.following)),
-        origins: Origins::new(context.options.job_variables.clone()),
+        origins: Origins::new(context.jobs.clone()),
         context,
         slots: RefCell::default(),
         ended: Cell::new(0),
