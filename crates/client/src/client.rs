@@ -6,11 +6,11 @@ use crate::limits::MAX_PIECES;
 use crate::meter::Meter;
 use crate::mount::Mount;
 use crate::session::slots::ThreadSession;
+use skep_env::IdMap;
 use skep_env::local::Semaphore;
 use skep_rpc::{Channel, Router};
 use skep_types::{ClusterMap, GroupId, Result};
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -29,7 +29,7 @@ pub(crate) struct Worker {
     /// Index of this worker, from zero. The index selects the worker's range of slots in each
     /// session. The background work of the mount has the highest index.
     pub(crate) index: usize,
-    pub(crate) sessions: RefCell<HashMap<GroupId, Rc<ThreadSession>>>,
+    pub(crate) sessions: RefCell<IdMap<GroupId, Rc<ThreadSession>>>,
     /// Limits the number of chunk pieces in flight to [`MAX_PIECES`].
     pub(crate) pieces: Rc<Semaphore>,
     pub(crate) closes: DeferredCloses,

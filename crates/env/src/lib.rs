@@ -53,7 +53,7 @@ pub use file_system::{
 };
 pub use mailbox::{Mailbox, MailboxSender};
 pub use network::{HostAddress, host_addresses};
-pub use number_map::{NumberHasher, NumberMap};
+pub use number_map::{IdMap, NumberHasher, NumberMap};
 pub use output_file::{OutputError, open_output};
 pub use path_mtu::{PathMtu, probe_path};
 pub use process::{

@@ -1,15 +1,22 @@
-//! A hash map whose keys are numbers that the process assigns one after the other, such as the ids
-//! of operations and requests.
+//! Hash maps whose keys are numbers that are assigned one after the other. This process assigns the
+//! ids of operations and requests, and management assigns the ids of targets and groups.
 //!
-//! Do not use the map for keys that another process can choose, because such a process could make
-//! the map slow. The hash function of the map costs one multiplication. The hash function of `std`
-//! costs some 20 ns, and a request looks up about 20 numbers.
+//! Do not use these maps for keys that a client or a program can choose, because chosen keys could
+//! make a map slow. For such keys use the keyed hash function of `std`. Also do not use these maps
+//! for numbers that all have the same lower bits, such as the keys in one part of a divided table.
+//! The hashes of such numbers have the same lower bits too.
+//!
+//! The hash function of these maps costs one multiplication. The hash function of `std` costs some
+//! 20 ns, and a request looks up about 20 numbers.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
 /// A map from numbers that this process assigns.
-pub type NumberMap<V> = HashMap<u64, V, BuildHasherDefault<NumberHasher>>;
+pub type NumberMap<V> = IdMap<u64, V>;
+
+/// A map from ids of one number each, which this process or management assigns.
+pub type IdMap<K, V> = HashMap<K, V, BuildHasherDefault<NumberHasher>>;
 
 /// The factor of the hash function: 2^64 divided by the golden ratio. The factor is odd and its
 /// bits look random, so neighbouring numbers differ in the upper and in the lower bits of the
@@ -29,6 +36,10 @@ impl Hasher for NumberHasher {
         bytes.iter().for_each(|byte| self.write_u64(u64::from(*byte)));
     }
 
+    fn write_u32(&mut self, number: u32) {
+        self.write_u64(u64::from(number));
+    }
+
     fn write_u64(&mut self, number: u64) {
         self.0 = (self.0 ^ number).wrapping_mul(FACTOR);
     }
@@ -38,6 +49,7 @@ impl Hasher for NumberHasher {
 mod tests {
     use super::*;
     use std::collections::HashSet;
+    use std::hash::BuildHasher;
 
     #[test]
     fn hashes_of_consecutive_numbers_differ_in_high_and_low_bits() {
@@ -51,5 +63,13 @@ mod tests {
             (distinct(|hash| hash % 128), distinct(|hash| hash >> 57));
         assert_eq!(low.len(), 128);
         assert!(high.len() > 100, "{}", high.len());
+    }
+
+    #[test]
+    fn ids_of_32_and_64_bits_have_equal_hashes() {
+        let builder = BuildHasherDefault::<NumberHasher>::default();
+        for number in [0, 1, 7, 1 << 20, u32::MAX] {
+            assert_eq!(builder.hash_one(number), builder.hash_one(u64::from(number)));
+        }
     }
 }

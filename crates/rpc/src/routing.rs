@@ -28,6 +28,7 @@ use crate::map_cell::{MapCell, group_not_in_map};
 use crate::outages::{self, RepeatedRequest};
 use crate::refusal;
 use crate::term::OwnTerm;
+use skep_env::IdMap;
 use skep_types::map::Consistency;
 use skep_types::{
     ClusterMap, Epoch, Error, ErrorCode, GroupId, InodeId, MapVersion, Result, RetryClass, ShardId,
@@ -36,7 +37,6 @@ use skep_types::{
 use skep_wire::Request;
 use skep_wire::senders::Sender;
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::time::Duration;
@@ -47,7 +47,7 @@ pub struct Router {
     channel: Channel,
     cell: Arc<MapCell>,
     cached: RefCell<Arc<ClusterMap>>,
-    links: RefCell<HashMap<TargetId, Rc<TargetLink>>>,
+    links: RefCell<IdMap<TargetId, Rc<TargetLink>>>,
     /// The target whose requests the router sends. `None` for clients and tools.
     own: Option<OwnTerm>,
     /// Whether the task that follows the cluster map has started.

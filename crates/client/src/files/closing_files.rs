@@ -2,9 +2,9 @@
 
 use crate::files::handles::HandleId;
 use crate::files::open_file::OpenFile;
+use skep_env::IdMap;
 use skep_types::GroupId;
 use std::cell::RefCell;
-use std::collections::HashMap;
 use std::sync::Arc;
 
 /// A handle whose close has not been sent to metadata yet, and its file.
@@ -14,7 +14,7 @@ pub(crate) type ClosingFile = (HandleId, Arc<OpenFile>);
 /// stay in the table of handles until metadata has replied. So after a lost session, the mount
 /// opens their files again in the next session, and each close still matches an open.
 #[derive(Debug, Default)]
-pub(crate) struct DeferredCloses(RefCell<HashMap<GroupId, Vec<ClosingFile>>>);
+pub(crate) struct DeferredCloses(RefCell<IdMap<GroupId, Vec<ClosingFile>>>);
 
 impl DeferredCloses {
     /// Adds a close. Returns `true` if it is the only close that waits to be sent to the group.

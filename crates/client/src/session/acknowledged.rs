@@ -38,12 +38,12 @@ mod unconfirmed;
 use crate::limits::{MAX_ACKNOWLEDGED, MAX_ACKNOWLEDGED_BYTES};
 use crate::session::ids::client_of;
 use crate::session::kept_requests::KeptRequest;
-use skep_env::SharedNotify;
+use skep_env::{IdMap, SharedNotify};
 use skep_types::{GroupId, InodeId, SessionId};
 use skep_wire::inline::InlineMark;
 use skep_wire::limits::REPLAY_SLOT;
 use skep_wire::metadata::{CompareSlotsReply, Replay};
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashSet, VecDeque};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -81,8 +81,8 @@ struct Kept {
     /// The start number of the target when the session was opened, or at the newest comparison.
     start: u64,
     /// For each slot, the sequence of the slot's last request that is durable at the target
-    /// according to the newest comparison or a later sync.
-    executed: HashMap<u32, u64>,
+    /// according to the newest comparison or a later sync. The client numbers its slots itself.
+    executed: IdMap<u32, u64>,
     changes: VecDeque<Change>,
     /// Time at which the reply to the newest change arrived.
     newest_at: Duration,
@@ -261,7 +261,7 @@ pub(crate) struct NextReplay {
 
 #[derive(Debug, Default)]
 struct Inner {
-    groups: HashMap<GroupId, Kept>,
+    groups: IdMap<GroupId, Kept>,
     /// Inodes with reverted changes, until a program has got an error for them.
     reverted: HashSet<InodeId>,
     /// Whether a power loss has reverted a change, and no `fsync` of a directory has returned an

@@ -4,9 +4,8 @@
 use crate::session::acknowledged::AcknowledgedChanges;
 use crate::session::change_requests::ChangeRequests;
 use crate::session::ids::{client_of, session_id};
-use skep_env::SharedNotify;
+use skep_env::{IdMap, SharedNotify};
 use skep_types::{Error, ErrorCode, GroupId, NodeId, SessionId};
-use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -77,7 +76,7 @@ pub(crate) struct Granted {
 /// No two sessions have the same id, and the counter in each session id is at most `next_counter`.
 #[derive(Debug, Default)]
 struct Sessions {
-    groups: HashMap<GroupId, GroupSession>,
+    groups: IdMap<GroupId, GroupSession>,
     /// Counter in the id of the newest session.
     next_counter: u32,
 }

@@ -7,7 +7,8 @@
 
 use super::staged::StagedTransactions;
 use crate::tx::operation::{Operation, Source};
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use skep_env::NumberMap;
+use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
 /// All operations that have not ended, by id, except the operation that is running.
@@ -18,7 +19,7 @@ use std::time::Duration;
 ///   are skipped.
 #[derive(Debug)]
 pub(crate) struct Operations {
-    waiting: HashMap<u64, Operation>,
+    waiting: NumberMap<Operation>,
     next_id: u64,
     /// Ids of the operations that can run now, in the order in which they will run.
     ready: VecDeque<u64>,
@@ -33,7 +34,7 @@ pub(crate) struct Operations {
 impl Operations {
     pub(crate) fn new() -> Self {
         Self {
-            waiting: HashMap::new(),
+            waiting: NumberMap::default(),
             next_id: 1,
             ready: VecDeque::new(),
             paused: BTreeSet::new(),
