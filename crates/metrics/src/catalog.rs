@@ -3,10 +3,8 @@
 //!
 //! Names follow the conventions of Prometheus: units are base units, and the unit is at the end of
 //! the name. The text form appends `_total` to the names of counters. Each label has a bounded
-//! number of values. Values are ids of targets of the node, kinds of operations, stages, caches,
-//! kinds of recoveries, and devices of the host. Values can also be a limited number of silent
-//! clients and of alerts, and at most [`crate::MAX_ACCOUNTS`] accounts for each dimension and
-//! thread.
+//! number of values: ids of targets of the node, kinds of operations, a limited number of silent
+//! clients and alerts, and at most [`crate::MAX_ACCOUNTS`] accounts for each dimension and thread.
 
 use crate::cache_use::CacheFamily;
 use crate::definition::{Definition, Unit};
@@ -28,9 +26,8 @@ const BALANCE_LABELS: &[&str] = &["of", "skep_cluster"];
 /// Declares the metrics of one table of operations.
 ///
 /// `operations!(STORAGE, "storage", true, true, ["target"], "of storage targets")` declares
-/// `STORAGE`, an [`OperationFamily`] with definitions such as `skep_storage_operations`. The first
-/// boolean states whether the table has accounts of load. The second boolean states whether the
-/// table belongs to a service, and not to a mount.
+/// `STORAGE`, an [`OperationFamily`] with definitions such as `skep_storage_operations`. The
+/// booleans state whether the table has accounts of load, and whether it belongs to a service.
 macro_rules! operations {
     (
         $name:ident, $service:literal, $has_accounts:literal, $is_service:literal,
@@ -69,11 +66,8 @@ macro_rules! operations {
             duration: &Definition::histogram(
                 concat!("skep_", $service, "_operation_seconds"),
                 &[$($label,)* "operation"],
-                concat!(
-                    "Time of operations ",
-                    $of,
-                    " from the arrival of the request to the reply."
-                ),
+                concat!("Time of operations ", $of, " from the arrival of the request to the \
+                         reply."),
             ),
             stage_duration: &Definition::histogram(
                 concat!("skep_", $service, "_stage_seconds"),

@@ -120,6 +120,10 @@ pub(crate) const LEAST_TIME_OF_AN_ID: Duration = Duration::from_secs(1);
 /// Longest wait for a reply of management before the sender retries the request. A reply needs only
 /// memory accesses and one small sync.
 pub(crate) const MANAGEMENT_DEADLINE: Duration = Duration::from_secs(5);
+/// A process sends no request to management if less than this time is left for the reply. Otherwise
+/// the error would report that management has not replied within this short time, and would not
+/// report that connecting took too long.
+pub(crate) const SHORTEST_REPLY: Duration = Duration::from_millis(50);
 /// Pause between two reports of a lost target that management has not marked as lost. In this time,
 /// management gets several heartbeats of the server with the target.
 pub(crate) const LOSS_REPORT_INTERVAL: Duration = Duration::from_secs(5);

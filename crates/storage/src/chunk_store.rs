@@ -366,11 +366,6 @@ impl ChunkStore {
         self.target
     }
 
-    /// Returns the number of regions that have changed since they were last synced to the disk.
-    pub(crate) fn dirty_regions(&self) -> usize {
-        self.dirty.len()
-    }
-
     /// Sets the problem that an administrator must solve. An empty text removes the problem.
     pub(crate) fn set_warning(&self, warning: String) {
         *self.problems.warning.borrow_mut() = warning;

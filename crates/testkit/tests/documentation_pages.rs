@@ -187,7 +187,7 @@ const NOT_RUN: &[(&str, usize, &str)] = &[
     ("sizing.md", 1, "needs many disks and clients; tests/bench runs the benchmark"),
     ("studies.md", 4, "takes minutes to hours; tests/studies runs small studies"),
     ("systemd.md", 1, "needs systemd as the first process; service_user.rs checks the units"),
-    ("tuning.md", 2, "changes settings of the whole host; tune.rs runs the commands"),
+    ("tuning.md", 3, "changes settings of the whole host; tune.rs runs the commands"),
     ("upgrades.md", 1, "needs a program with a newer feature level"),
 ];
 

@@ -12,7 +12,7 @@ use crate::client::Connection;
 use crate::dial::first_success;
 use crate::limits::{
     FIRST_BACKOFF, LEADER_PAUSE, LONGEST_MANAGEMENT_BACKOFF, MANAGEMENT_DEADLINE,
-    MANAGEMENT_STAGGER,
+    MANAGEMENT_STAGGER, SHORTEST_REPLY,
 };
 use crate::map_cell::MapCell;
 use skep_env::local::Notify;
@@ -171,8 +171,9 @@ impl Management {
             // If the last attempt has too little time left to connect, the refusal of the attempt
             // before it is the reason of the failure.
             let late = || Err(refusal.take().unwrap_or_else(|| no_connection(time_left)));
-            let open = connecting.unwrap_or_else(late)?;
             let left = deadline.saturating_sub(skep_env::now());
+            let is_usable = |it: &Result<_>| it.is_err() || left >= SHORTEST_REPLY;
+            let open = connecting.filter(is_usable).unwrap_or_else(late)?;
             let error = match self.ask_member(&open, sender, sequence, request, left).await {
                 Err(error) if error.code() == ErrorCode::NotLeader => error,
                 result => return result,

@@ -158,6 +158,13 @@ impl Drop for ChangeGuard<'_> {
     }
 }
 
+impl super::ChunkStore {
+    /// Returns the number of regions that have changed since they were last synced to the disk.
+    pub(crate) fn dirty_regions(&self) -> usize {
+        self.dirty.len()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -464,9 +464,8 @@ fn emulated_rate_delays_only_replies() {
             skep_env::spawn(async move { write(&connection, key(number), &vec![1; bytes]).await })
         };
         let (first, second) = (send(1, 300_000), send(2, 200_000));
-        // The target replies immediately to `StatChunk`, because this request does not use the
-        // device. The reply shows that the chunk file exists, before the device has completed the
-        // write.
+        // The target replies to `StatChunk` without the device. The reply shows that the chunk file
+        // exists, before the device has completed the write.
         let stat = messages::StatChunk { key: key(2) };
         while !connection.call(&stat, &options).await.unwrap().0.exists {}
         // At this point, both writes must still wait for the device, unless the calls above took

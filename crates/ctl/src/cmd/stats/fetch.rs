@@ -44,7 +44,7 @@ pub(crate) async fn fetch(access: &Access) -> Result<Fetched> {
 
 /// Asks the services of `map`, the last cluster map of this host, at the same time. Skips
 /// management and the nodes in `silent`, because they do not answer. `error` is the error of the
-/// request to management, with which [`Fetched::unreachable`] begins.
+/// request to management. It becomes the first entry of [`Fetched::unreachable`].
 pub(crate) async fn fetch_by_last_map(
     access: &Access,
     map: ClusterMap,
