@@ -29,7 +29,6 @@ mod task;
 mod truncations;
 mod work_items;
 
-pub(crate) use staged::commit as commit_staged;
 pub(crate) use task::{BackgroundCall, DecideCall, JobContext, JobTask};
 
 use crate::engine::Engine;

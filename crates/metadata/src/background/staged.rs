@@ -9,7 +9,7 @@ use skep_types::FileKind;
 use skep_wire::metadata::TransactionId;
 
 /// Replaces the record of a staged transaction by the decision to commit it.
-pub(crate) fn commit<E: Engine>(context: &mut Context<'_, E>, number: u64) -> Result<(), Stop> {
+pub(super) fn commit<E: Engine>(context: &mut Context<'_, E>, number: u64) -> Result<(), Stop> {
     if let Some(record) = context.get::<StagedRecord>(&Key::Staged(number))? {
         context.delete(&Key::Staged(number));
         let participants = vec![record.participant];

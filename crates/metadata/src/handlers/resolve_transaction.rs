@@ -1,18 +1,15 @@
 //! `ResolveTransaction`: commits or aborts a prepared transaction at the request of an
-//! administrator, or commits a staged transaction of this group. The module `background::prepared`
-//! permits the request for a prepared transaction only if the coordinator of the transaction does
-//! not reply, or if the target cannot carry out the decision. The module `target::staged` permits
-//! the request for a staged transaction only if the participant does not reply.
+//! administrator. The module `background::prepared` permits this request only if the coordinator of
+//! the transaction does not reply, or if the target cannot carry out the decision.
 //!
 //! From the feature level of staged transactions on, a commit applies the steps and keeps the
 //! transaction without steps until the coordinator is back. So a repeated commit changes nothing.
 
-use crate::background::commit_staged;
 use crate::engine::Engine;
 use crate::tx::context::Context;
 use crate::tx::operation::Stop;
 use crate::tx::prepared;
-use skep_format::metadata::{DecisionRecord, Key, PreparedRecord, StagedRecord};
+use skep_format::metadata::{Key, PreparedRecord};
 use skep_types::{Error, ErrorCode, STAGING_FEATURE_LEVEL};
 use skep_wire::management::EmptyReply;
 use skep_wire::metadata::ResolveTransaction;
@@ -22,10 +19,6 @@ pub(crate) fn run<E: Engine>(
     request: ResolveTransaction,
 ) -> Result<EmptyReply, Stop> {
     let ResolveTransaction { transaction, commit } = request;
-    if transaction.coordinator == context.shared.group {
-        resolve_staged(context, transaction.number, commit)?;
-        return Ok(EmptyReply {});
-    }
     let Some(record) = context.get::<PreparedRecord>(&Key::Prepared(transaction))? else {
         let what = "cannot resolve the transaction: this target has no prepared transaction of \
                     this number; `skep transaction list` shows all prepared transactions";
@@ -48,33 +41,4 @@ pub(crate) fn run<E: Engine>(
         prepared::end(context, transaction, commit)?;
     }
     Ok(EmptyReply {})
-}
-
-/// Commits a staged transaction of this group. The decision stays in the store until the
-/// participant confirms it. If the decision were deleted now, a participant that returns would ask
-/// for the decision, and would abort its part.
-fn resolve_staged<E: Engine>(
-    context: &mut Context<'_, E>,
-    number: u64,
-    commit: bool,
-) -> Result<(), Stop> {
-    if context.get::<StagedRecord>(&Key::Staged(number))?.is_none() {
-        let what = match context.get::<DecisionRecord>(&Key::Decision(number))? {
-            Some(_) => {
-                "cannot resolve the transaction: its coordinator has committed it, so it locks no \
-                 name; it ends when each participant has confirmed the commit"
-            }
-            None => {
-                "cannot resolve the transaction: its coordinator has no undecided transaction of \
-                 this number; `skep transaction list` shows all undecided transactions"
-            }
-        };
-        return Err(Error::new(ErrorCode::NotFound, what).into());
-    }
-    if !commit {
-        let what = "cannot abort the transaction: its coordinator may have acknowledged the change \
-                    to the program already; commit the transaction with `--commit`";
-        return Err(Error::new(ErrorCode::InvalidArgument, what).into());
-    }
-    commit_staged(context, number)
 }

@@ -13,9 +13,6 @@
 //!      |
 //!      |     the participant does not have the transaction
 //!      +-------------------------------------------------------------------> undone
-//!      |
-//!      |     an administrator commits it, because the participant does not reply
-//!      +-------------------------------------------------------------------> resolved: `Decision`
 //! ```
 //!
 //! This module owns the replies that wait for staged transactions, and the requests to their
@@ -24,14 +21,13 @@
 //! # Invariants
 //! - The outcome depends only on durable facts. The target undoes a staged transaction only because
 //!   of the reply of its participant. An earlier process may have found the transaction committed,
-//!   and may have sent the reply to the client. For the same reason, an administrator can only
-//!   commit a staged transaction.
+//!   and may have sent the reply to the client.
 //! - After an undo, the request runs again only when the undo is *safe*.
 //! - The target sends no reply to the request, and no `ApplyPrepared`, before the transaction is
 //!   committed. The target sends `Decide` only when the record of the commit is *safe*.
-//! - From the staged record until the commit is logged, or until the undo or the commit by an
-//!   administrator is *safe*, the name of the entry is locked. So no other operation builds on the
-//!   change. Only listings and attributes of the directory show the change.
+//! - From the staged record until the commit is logged, or until the undo is *safe*, the name of
+//!   the entry is locked. So no other operation builds on the change. Only listings and attributes
+//!   of the directory show the change.
 //!
 //! Held by the tests `staged_change_is_acknowledged_when_both_logs_are_synced`,
 //! `staged_change_is_undone_if_the_participant_has_lost_it` and
@@ -42,7 +38,7 @@ use super::calls::CallPurpose;
 use super::gates::{PendingReply, ReplyGate};
 use super::waits::WaitReason;
 use crate::engine::Engine;
-use crate::limits::{MAX_REPETITIONS, RESOLVABLE_AFTER, RETRY_PAUSE};
+use crate::limits::{MAX_REPETITIONS, RETRY_PAUSE};
 use crate::target::MetadataTarget;
 use crate::tx::locks::{Owner, Resource};
 use crate::tx::operation::{Operation, OutgoingCall, Source};
@@ -73,8 +69,6 @@ enum Progress {
     Ending,
     /// This log record has undone the changes.
     Undone(Lsn),
-    /// An administrator has committed the transaction, in this log record.
-    Resolved(Lsn),
 }
 
 /// A reply to the request of a staged transaction.
@@ -118,10 +112,8 @@ impl StagedTransactions {
 
     /// Returns the number of transactions whose record is in the store.
     pub(super) fn stored_count(&self) -> usize {
-        let is_over = |it: &StagedTransaction| {
-            matches!(it.progress, Progress::Undone(_) | Progress::Resolved(_))
-        };
-        self.all.values().filter(|it| !is_over(it)).count()
+        let is_stored = |it: &&StagedTransaction| !matches!(it.progress, Progress::Undone(_));
+        self.all.values().filter(is_stored).count()
     }
 
     /// Returns the transactions whose outcome is certain now, each with the work that ends it.
@@ -140,13 +132,9 @@ impl StagedTransactions {
         ends
     }
 
-    /// Removes and returns the transactions whose undo, or whose commit by an administrator, is
-    /// *safe*. `safe` is the last *safe* record.
-    fn take_ended(&mut self, safe: Lsn) -> Vec<(u64, StagedTransaction)> {
-        let is_over = |progress: Progress| match progress {
-            Progress::Undone(lsn) | Progress::Resolved(lsn) => lsn <= safe,
-            _ => false,
-        };
+    /// Removes and returns the transactions whose undo is *safe*. `safe` is the last *safe* record.
+    fn take_undone(&mut self, safe: Lsn) -> Vec<(u64, StagedTransaction)> {
+        let is_over = |progress: Progress| matches!(progress, Progress::Undone(lsn) if lsn <= safe);
         let over = self.all.iter().filter(|(_, staged)| is_over(staged.progress));
         let over: Vec<_> = over.map(|(number, _)| *number).collect();
         over.into_iter().filter_map(|number| Some((number, self.all.remove(&number)?))).collect()
@@ -260,10 +248,6 @@ impl<E: Engine> MetadataTarget<E> {
         let now = self.shared.now;
         let StagedTransactions { all, lines } = &mut self.operations.staged;
         let Some(staged) = all.get_mut(&number) else { return };
-        if staged.progress != Progress::Asked {
-            // An administrator has committed the transaction meanwhile.
-            return;
-        }
         let reply = result.and_then(|body| ConfirmPreparedReply::from_bytes(&body));
         staged.progress = match reply {
             Ok(ConfirmPreparedReply { is_prepared: true }) => Progress::Prepared,
@@ -296,57 +280,10 @@ impl<E: Engine> MetadataTarget<E> {
         for number in self.operations.staged.begin_questions(now) {
             self.ask_participant(number, 0);
         }
-        for (number, ended) in self.operations.staged.take_ended(safe) {
-            match ended.progress {
-                Progress::Resolved(_) => self.send_resolved(number, ended),
-                _ => self.refuse_undone(ended),
-            }
+        for (number, undone) in self.operations.staged.take_undone(safe) {
+            self.refuse_undone(undone);
             self.release(Owner::Staged(number));
         }
-    }
-
-    /// Checks that an administrator may commit a staged transaction. This is the case if the
-    /// participant has not replied for [`RESOLVABLE_AFTER`]. If the transaction does not exist, the
-    /// handler refuses the request.
-    ///
-    /// # Errors
-    /// `InUse` otherwise, because the participant may still decide the outcome.
-    pub(super) fn check_staged_resolvable(&self, number: u64) -> Result<()> {
-        let Some(staged) = self.operations.staged.all.get(&number) else { return Ok(()) };
-        let waits = self.shared.now.saturating_sub(staged.staged_at);
-        let is_silent = matches!(staged.progress, Progress::Asked | Progress::AskAt(_));
-        if is_silent && waits >= RESOLVABLE_AFTER {
-            return Ok(());
-        }
-        let what = format!(
-            "cannot resolve the transaction: metadata group {} may still confirm its part; try \
-             again when this group has not confirmed its part for {} s",
-            staged.participant,
-            RESOLVABLE_AFTER.as_secs()
-        );
-        Err(Error::new(ErrorCode::InUse, what))
-    }
-
-    /// Handles the commit of a staged transaction by an administrator, in the record `lsn`. The
-    /// name stays locked, and the replies wait, until this record is *safe*. A power loss could
-    /// otherwise remove the commit. The target would then ask the participant again, and could undo
-    /// an acknowledged change.
-    pub(super) fn staged_resolved(&mut self, number: u64, lsn: Lsn) {
-        if let Some(staged) = self.operations.staged.all.get_mut(&number) {
-            staged.progress = Progress::Resolved(lsn);
-            self.gates.request_sync();
-        }
-    }
-
-    /// Sends the replies to the request of a staged transaction that an administrator has
-    /// committed, and the commit to the participant. The target sends no `ApplyPrepared`, because
-    /// the participant may have lost the transaction and prepared it again with another time.
-    fn send_resolved(&mut self, number: u64, resolved: StagedTransaction) {
-        for StagedReply { reply, after } in resolved.replies {
-            let gate = ReplyGate { held: after, safe: after, awaits_periodic_sync: false };
-            self.batch.replies.push((gate, reply));
-        }
-        self.send_decision(resolved.participant, number, true, None);
     }
 
     /// Releases the lock of a staged transaction and the replies to its request, after its commit

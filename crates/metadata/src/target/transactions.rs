@@ -123,11 +123,6 @@ impl<E: Engine> MetadataTarget<E> {
                 );
                 Err(Error::new(ErrorCode::LimitReached, what))
             }
-            Some(transaction)
-                if header.message == ResolveTransaction::ID && self.coordinates(transaction) =>
-            {
-                self.check_staged_resolvable(transaction.number)
-            }
             Some(transaction) if header.message == ResolveTransaction::ID => {
                 prepared.check_resolvable(transaction, self.shared.now)
             }
@@ -145,9 +140,6 @@ impl<E: Engine> MetadataTarget<E> {
     ) -> Result<()> {
         let Some(transaction) = transaction_in(header, body) else { return Ok(()) };
         match header.message {
-            ResolveTransaction::ID if self.coordinates(transaction) => {
-                self.staged_resolved(transaction.number, self.newest_record());
-            }
             ResolveTransaction::ID if self.has_prepared(transaction)? => {
                 self.release(Owner::Prepared(transaction));
             }
@@ -180,11 +172,6 @@ impl<E: Engine> MetadataTarget<E> {
         let transaction = transaction_in(header, body).filter(|_| confirmed);
         let prepared = transaction.and_then(|it| self.background.prepared().lsn_of(it));
         prepared.unwrap_or_else(|| self.newest_record())
-    }
-
-    /// Whether this target's group is the coordinator of a transaction.
-    fn coordinates(&self, transaction: TransactionId) -> bool {
-        transaction.coordinator == self.shared.group
     }
 
     fn has_prepared(&self, transaction: TransactionId) -> Result<bool> {

@@ -299,12 +299,10 @@ record! {
 }
 
 record! {
-    /// An administrator's decision on a transaction. An administrator sends this request to a
-    /// participant if the coordinator will never run again, or if the participant cannot carry out
-    /// the coordinator's decision. An administrator sends it to the coordinator of a staged
-    /// transaction if the participant will never run again. The coordinator can only commit. The
-    /// target refuses this request with `InUse` while it can still expect a reply of the other
-    /// group. The target replies after the decision is applied and durable.
+    /// An administrator's decision on a transaction. An administrator sends this request if the
+    /// coordinator will never run again, or if the target cannot carry out the coordinator's
+    /// decision. The target refuses this request with `InUse` while it can still expect a decision
+    /// from the coordinator. The target replies after the decision is applied and durable.
     pub struct ResolveTransaction {
         /// The transaction.
         pub transaction: TransactionId,

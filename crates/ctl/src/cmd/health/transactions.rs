@@ -6,6 +6,7 @@ use super::services::NodeReport;
 use crate::access::Access;
 use crate::cmd::transaction::Groups;
 use crate::output::span;
+use skep_types::text::escape_controls;
 use skep_types::{ClusterMap, GroupId};
 use skep_wire::metadata::CoordinatedEntry;
 use std::collections::BTreeMap;
@@ -51,16 +52,16 @@ fn problems_of(found: &[CoordinatedEntry]) -> Vec<Problem> {
 fn problem((coordinator, group): (GroupId, GroupId), entries: &[&CoordinatedEntry]) -> Problem {
     let (coordinator, group) = (coordinator.raw(), group.raw());
     let oldest = entries.iter().map(|it| it.waits_ms).max().unwrap_or_default();
-    let locked: Vec<_> =
-        entries.iter().filter_map(|it| Some((it.transaction.number, it.directory?, it))).collect();
+    let locked: Vec<_> = entries.iter().filter_map(|it| Some((it.directory?, it))).collect();
     let count = match entries.len() {
         1 => format!("1 transaction of metadata group {coordinator} waits"),
         count => format!("{count} transactions of metadata group {coordinator} wait"),
     };
-    let (effect, way_out) = match locked.first() {
-        None => ("they are committed and lock no name".to_owned(), "no program waits".to_owned()),
-        Some((number, directory, entry)) => {
+    let (effect, hint) = match locked.first() {
+        None => ("all of them are committed and lock no name".to_owned(), "no program waits"),
+        Some((directory, entry)) => {
             let name = String::from_utf8_lossy(&entry.name);
+            let name = escape_controls(&name);
             let more = match locked.len() - 1 {
                 0 => String::new(),
                 more => format!(", and {more} more names"),
@@ -69,12 +70,7 @@ fn problem((coordinator, group): (GroupId, GroupId), entries: &[&CoordinatedEntr
                 format!(
                     "programs that use these names wait: '{name}' in directory {directory}{more}"
                 ),
-                format!(
-                    "if its disks are lost and no backup of them exists, `skep transaction resolve \
-                     {coordinator}:{number} --commit` ends a transaction and unlocks its name. \
-                     `skep transaction list` lists all of them, and `skep entry path INODE` prints \
-                     the path of a directory"
-                ),
+                "`skep entry path INODE` prints the path of a directory",
             )
         }
     };
@@ -87,8 +83,9 @@ fn problem((coordinator, group): (GroupId, GroupId), entries: &[&CoordinatedEntr
             span(oldest)
         ),
         remedy: format!(
-            "start the service of metadata group {group}: the transactions end when this group has \
-             confirmed them; {way_out}"
+            "start the service of metadata group {group}: the transactions end when this group \
+             replies, also if its disks are lost and you restore it from a backup. `skep \
+             transaction list` lists the transactions; {hint}"
         ),
         since: Some(Since::before(skep_env::wall_time(), oldest)),
         ..Problem::default()
@@ -122,9 +119,10 @@ mod tests {
         {
             assert!(problem.what.contains(words), "{}", problem.what);
         }
-        assert!(problem.remedy.contains("resolve 1:7 --commit"), "{}", problem.remedy);
+        assert!(problem.remedy.contains("`skep entry path INODE`"), "{}", problem.remedy);
         let found = problems_of(&[entry(6, 61_000, "")]);
         assert!(found[0].what.contains("lock no name"), "{}", found[0].what);
-        assert!(!found[0].remedy.contains("--commit"), "{}", found[0].remedy);
+        let found = problems_of(&[entry(7, 61_000, "a\nb")]);
+        assert!(found[0].what.contains("'a\\nb' in directory"), "{}", found[0].what);
     }
 }

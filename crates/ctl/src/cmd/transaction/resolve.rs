@@ -1,5 +1,4 @@
-//! `skep transaction resolve`: commits or aborts a transaction in place of its coordinator, or
-//! commits an undecided transaction whose participant does not return.
+//! `skep transaction resolve`: commits or aborts a transaction in place of its coordinator.
 
 use super::{Groups, Transactions, name, options};
 use crate::access::ClusterArgs;
@@ -18,16 +17,15 @@ const EXAMPLES: &[Example] = &[
     ),
 ];
 
-/// Commit or abort a transaction whose coordinator or participant does not return
+/// Commit or abort a transaction whose coordinator does not return
 ///
 /// All metadata targets at which the transaction is prepared carry out the same decision. If the
 /// coordinator made the other decision before it was lost, names and inodes on different targets no
 /// longer match. So restore the coordinator instead if that is possible. The targets refuse the
 /// command while they expect a decision of the coordinator.
 ///
-/// The coordinator of an undecided transaction only accepts a commit, because it may have
-/// acknowledged the change already. It refuses the command until the participant has been silent
-/// for 10 seconds. Restore the participant instead if that is possible.
+/// The command cannot end an `undecided` or `unconfirmed` transaction. Such a transaction ends when
+/// the group for which it waits is back, also if you restore this group from a backup.
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct ResolveArgs {
@@ -66,9 +64,8 @@ pub(crate) fn run(args: ResolveArgs) -> Result<()> {
             let request = ResolveTransaction { transaction, commit };
             groups.router.call(*group, &request, options()).await?;
         }
-        // A coordinator that has decided sends its decision to all participants itself.
+        // The coordinator itself has prepared nothing of its transaction.
         let unasked = all.silent.iter().map(|(group, _)| *group);
-        let unasked = unasked.filter(|_| !found.contains(&transaction.coordinator));
         let unasked = unasked.filter(|group| *group != transaction.coordinator);
         let unasked = unasked.map(|group| group.raw()).collect();
         let groups = found.iter().map(|group| group.raw()).collect();
@@ -92,33 +89,38 @@ pub(crate) fn run(args: ResolveArgs) -> Result<()> {
     })
 }
 
-/// Returns the groups that must resolve a transaction: the coordinator if the transaction is
-/// undecided there, and the groups at which it is prepared. The coordinator is the first, so that
-/// its refusal changes nothing.
+/// Returns the groups at which a transaction is prepared. These groups must resolve it.
+///
+/// A coordinator cannot resolve its transaction. Before the participant has confirmed its part, a
+/// commit could leave a name without its inode, and an abort could undo an acknowledged change.
 ///
 /// # Errors
-/// `NotFound` if no group has the transaction. If a group has not replied, the error of this group.
+/// - `InUse` if no group has prepared the transaction, and its coordinator waits for a participant.
+/// - `NotFound` if no group has the transaction.
+/// - If a group has not replied, the error of this group in place of `NotFound`.
 fn found_at(all: &Transactions, transaction: TransactionId) -> Result<Vec<GroupId>> {
-    let entry = all.coordinated.iter().find(|it| it.transaction == transaction);
-    let mut found: Vec<_> = entry
-        .filter(|it| it.directory.is_some())
-        .map(|it| it.transaction.coordinator)
-        .into_iter()
-        .collect();
     let prepared = all.prepared.iter().filter(|(_, it)| it.transaction == transaction);
-    found.extend(prepared.map(|(group, _)| *group));
+    let found: Vec<_> = prepared.map(|(group, _)| *group).collect();
     if !found.is_empty() {
         return Ok(found);
     }
-    let fact = match entry {
-        Some(_) => "its coordinator has committed it, so it locks no name there",
-        None => {
-            all.check_complete()?;
-            "no metadata target has prepared this transaction"
-        }
-    };
+    if let Some(entry) = all.coordinated.iter().find(|it| it.transaction == transaction) {
+        let groups: Vec<_> = entry.participants.iter().map(|it| it.raw().to_string()).collect();
+        let groups = groups.join(", ");
+        let what = format!(
+            "cannot resolve transaction {}: its coordinator waits for metadata group {groups}, and \
+             a decision without this group could leave a name without its inode; start the service \
+             of this group, or restore the group from a backup",
+            name(transaction)
+        );
+        return Err(Error::new(ErrorCode::InUse, what));
+    }
+    if let Some((_, error)) = all.silent.first() {
+        return Err(error.clone());
+    }
     let what = format!(
-        "cannot resolve transaction {}: {fact}; `skep transaction list` lists the transactions",
+        "cannot resolve transaction {}: no metadata target has prepared this transaction; `skep \
+         transaction list` lists the transactions",
         name(transaction)
     );
     Err(Error::new(ErrorCode::NotFound, what))
@@ -162,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn undecided_transaction_is_resolved_at_its_coordinator() {
+    fn undecided_transaction_is_not_resolved_by_its_coordinator() {
         let transaction = TransactionId { coordinator: GroupId::new(3), number: 77 };
         let entry = CoordinatedEntry {
             transaction,
@@ -171,11 +173,10 @@ mod tests {
             directory: Some(InodeId::ROOT),
             name: Bytes::from(b"a".as_slice()),
         };
-        let mut all = Transactions { coordinated: vec![entry], ..Transactions::default() };
-        assert_eq!(found_at(&all, transaction), Ok(vec![GroupId::new(3)]));
-        all.coordinated[0].directory = None;
+        let all = Transactions { coordinated: vec![entry], ..Transactions::default() };
         let refused = found_at(&all, transaction).unwrap_err();
-        assert!(refused.context().contains("has committed it"), "{refused}");
+        assert_eq!(refused.code(), ErrorCode::InUse);
+        assert!(refused.context().contains("waits for metadata group 1"), "{refused}");
     }
 
     #[test]

@@ -262,42 +262,6 @@ fn coordinator_lists_staged_and_unconfirmed_transactions() {
     assert!(coordinated(&mut story).is_empty());
 }
 
-/// Hole H242 in `docs/tests/holes.md`. A group whose disks are lost never confirms its part.
-#[test]
-fn administrator_can_commit_for_a_silent_participant() {
-    let mut story = begin();
-    stage_link(&mut story);
-    let transaction = coordinated(&mut story)[0].transaction;
-    let resolve = |commit| md::ResolveTransaction { transaction, commit };
-    let refused = story.ask(3, 0, (0, 0), &resolve(true)).unwrap_err();
-    assert_eq!(refused.code(), ErrorCode::InUse, "{refused}");
-    story.now += RESOLVABLE_AFTER;
-    let refused = story.ask(3, 0, (0, 0), &resolve(false)).unwrap_err();
-    assert_eq!(refused.code(), ErrorCode::InvalidArgument, "{refused}");
-    let synced = story.run(vec![arrival(3, 0, (0, 0), &resolve(true))]);
-    assert!(story.replies.is_empty(), "the commit is not synced yet");
-    // A late reply of the participant does not undo the commit.
-    let (call, request) = story.calls.remove(0);
-    assert_eq!(request.message, md::ConfirmPrepared::ID);
-    let result = Ok(confirmed(false).to_bytes());
-    let next = story.run(vec![Event::Answer { call, result }]);
-    story.happen_together(synced.into_iter().chain(next).collect());
-    let replied = story.replies.drain(..).map(|(on, reply)| (on, reply.is_ok()));
-    let mut replied: Vec<_> = replied.collect();
-    replied.sort_unstable();
-    assert_eq!(replied, [(1, true), (3, true)]);
-    assert_eq!(lookup(&mut story).unwrap().inode, REMOTE);
-    // The coordinator keeps the decision for a participant that returns nevertheless.
-    story.restart();
-    story.happens(Event::Map(map_of_two_groups(STAGING_FEATURE_LEVEL).into()));
-    let reply = story.ask(3, 0, (0, 0), &md::AskDecision { transaction }).unwrap();
-    assert_eq!(reply.decision, md::Decision::Committed);
-    let refused = story.ask(3, 0, (0, 0), &resolve(true)).unwrap_err();
-    assert_eq!(refused.code(), ErrorCode::NotFound, "{refused}");
-    story.answer::<md::Decide>(&EmptyReply {});
-    assert!(coordinated(&mut story).is_empty());
-}
-
 #[test]
 fn transactions_are_staged_only_from_their_feature_level_on() {
     let mut story = Story::begin();
