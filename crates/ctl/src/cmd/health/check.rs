@@ -132,13 +132,14 @@ async fn check(access: &Access, monitor: &MonitorAddress, map: &ClusterMap) -> R
     let measured = access.clone();
     let measuring =
         skep_env::spawn(async move { measure(&measured, SPAN, Focus::default()).await });
+    let asking_groups = transactions::begin(access, map);
     let sampling = LagSample::begin(access, map);
     let nodes = visit_all(access, map).await;
     let sample = sampling.await;
     let (evidence, now) = measuring.await?;
     let lags = sample.take_again(access, &now.map).await.lags(&now.map, Some(&sample));
     let waits = waits(access, &now.map).await?;
-    let transactions = transactions::problems(access, &nodes, &now.map).await;
+    let transactions = asking_groups.await;
     let times = OutageTimes::fetch(access).await?;
     let mut report = report((nodes, waits), &lags, &evidence, &now);
     times.set_in(&mut report.problems);
@@ -222,11 +223,12 @@ pub(super) async fn problems(access: &Access) -> Result<Checked> {
 
 async fn problems_by_management(access: &Access) -> Result<Vec<Problem>> {
     let map = access.map().await?;
+    let asking_groups = transactions::begin(access, &map);
     let sampling = LagSample::begin(access, &map);
     let nodes = visit_all(access, &map).await;
     let lags = sampling.await.lags(&map, None);
     let waits = waits(access, &map).await?;
-    let transactions = transactions::problems(access, &nodes, &map).await;
+    let transactions = asking_groups.await;
     let times = OutageTimes::fetch(access).await?;
     let mut problems = problems_of(&nodes, &waits, &lags, &map);
     times.set_in(&mut problems);

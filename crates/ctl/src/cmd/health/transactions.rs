@@ -2,39 +2,33 @@
 //! for a minute, because a participant has not confirmed them.
 
 use super::problem::{Problem, Since};
-use super::services::NodeReport;
 use crate::access::Access;
-use crate::cmd::transaction::Groups;
+use crate::cmd::transaction::{Groups, coordinated};
 use crate::output::span;
+use skep_env::Task;
 use skep_types::text::escape_controls;
 use skep_types::{ClusterMap, GroupId};
 use skep_wire::metadata::CoordinatedEntry;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Time limit for the reply of a metadata group.
+/// Time limit for all replies of a metadata group.
 const PATIENCE: Duration = Duration::from_secs(3);
 /// Time after which a transaction counts as a problem. A restart or a take-over of a metadata
 /// target takes less time.
 const REPORTED_AFTER_MS: u64 = 60_000;
 
-/// Asks the metadata groups whose service answers for the transactions that wait for another group,
-/// and returns the problems. Leaves out groups that do not reply, because other problems name them.
-pub(super) async fn problems(
-    access: &Access,
-    nodes: &[NodeReport],
-    map: &ClusterMap,
-) -> Vec<Problem> {
-    let answers = |group: GroupId| {
-        let node = map.primary(group).map(|target| target.node.raw());
-        nodes.iter().any(|it| it.reachable && Some(it.id) == node)
-    };
+/// Starts to ask all metadata groups, at the same time, for the transactions that wait for another
+/// group. The task returns the problems. It leaves out groups that do not reply, because other
+/// problems name them, and services of earlier versions, which do not know the request.
+pub(super) fn begin(access: &Access, map: &ClusterMap) -> Task<Vec<Problem>> {
     let groups = Groups::of_map(access, map.clone());
-    let mut found = Vec::new();
-    for group in groups.ids().into_iter().filter(|group| answers(*group)) {
-        found.extend(groups.coordinated(group, PATIENCE).await.unwrap_or_default());
-    }
-    problems_of(&found)
+    skep_env::spawn(async move {
+        let replies = groups.of_each(PATIENCE, coordinated).await;
+        let listed = replies.into_iter().filter_map(|(_, listed)| listed.ok());
+        let found: Vec<_> = listed.flatten().collect();
+        problems_of(&found)
+    })
 }
 
 /// Returns one problem for each coordinator and each group for which the coordinator waits.

@@ -8,7 +8,7 @@ use crate::access::{Access, PATIENCE};
 use crate::cmd::done;
 use clap::Subcommand;
 use skep_rpc::{CallOptions, Channel, MapCell, Router};
-use skep_types::{ClusterMap, Error, GroupId, NodeId, Result, TargetKind};
+use skep_types::{ClusterMap, Error, ErrorCode, GroupId, NodeId, Result, TargetKind};
 use skep_wire::metadata::{
     CoordinatedEntry, ListCoordinated, ListTransactions, TransactionEntry, TransactionId,
 };
@@ -33,6 +33,9 @@ impl TransactionVerb {
     }
 }
 
+/// Maximum number of metadata groups to which a command sends requests at the same time.
+const MAX_ASKED: usize = 64;
+
 /// The metadata groups of a cluster, and a router for requests to these groups.
 pub(super) struct Groups {
     map: ClusterMap,
@@ -46,8 +49,11 @@ struct Transactions {
     prepared: Vec<(GroupId, TransactionEntry)>,
     /// The transactions that wait for the confirmation of a participant, from their coordinators.
     coordinated: Vec<CoordinatedEntry>,
-    /// The groups that have not replied, with the error. Their transactions are missing.
+    /// The groups whose prepared transactions are missing, with the error. They have not replied.
     silent: Vec<(GroupId, Error)>,
+    /// The groups whose coordinated transactions are missing, with the error. They have not
+    /// replied, or their service has an earlier version, which cannot list these transactions.
+    unlisted: Vec<(GroupId, Error)>,
 }
 
 /// Returns the call options for each request.
@@ -67,7 +73,7 @@ impl Groups {
         Self { map, router }
     }
 
-    pub(super) fn ids(&self) -> Vec<GroupId> {
+    fn ids(&self) -> Vec<GroupId> {
         let groups = self.map.groups.iter().filter(|group| group.kind == TargetKind::Metadata);
         groups.map(|group| group.id).collect()
     }
@@ -76,62 +82,95 @@ impl Groups {
     /// reply, and the transactions that wait for this group are at the others.
     async fn transactions(&self) -> Transactions {
         let mut all = Transactions::default();
-        for group in self.ids() {
-            if let Err(error) = self.add_transactions(group, &mut all).await {
-                all.silent.push((group, error));
+        for (group, listed) in self.of_each(PATIENCE, prepared).await {
+            match listed {
+                Ok(listed) => all.prepared.extend(listed.into_iter().map(|it| (group, it))),
+                Err(error) => all.silent.push((group, error)),
+            }
+        }
+        for (group, listed) in self.of_each(PATIENCE, coordinated).await {
+            match listed {
+                Ok(listed) => all.coordinated.extend(listed),
+                Err(error) => all.unlisted.push((group, error)),
             }
         }
         all
     }
 
-    async fn add_transactions(&self, group: GroupId, all: &mut Transactions) -> Result<()> {
-        let prepared = self.prepared(group).await?;
-        let coordinated = self.coordinated(group, PATIENCE).await?;
-        all.prepared.extend(prepared.into_iter().map(|entry| (group, entry)));
-        all.coordinated.extend(coordinated);
-        Ok(())
-    }
-
-    /// Returns the transactions that the metadata group `group` coordinates and that wait for the
-    /// confirmation of another group. Waits for each reply up to `patience`.
-    pub(super) async fn coordinated(
+    /// Sends requests to all metadata groups, to at most [`MAX_ASKED`] at the same time, and
+    /// returns the result for each group. Waits for each group up to `patience`. So many silent
+    /// groups together delay the command only by one time limit.
+    pub(super) async fn of_each<T, F>(
         &self,
-        group: GroupId,
         patience: Duration,
-    ) -> Result<Vec<CoordinatedEntry>> {
-        let options = || CallOptions { time_left: Some(patience), ..CallOptions::default() };
-        let mut transactions = Vec::new();
-        let mut after = Some(0);
-        while let Some(request) = after.map(|after| ListCoordinated { after }) {
-            let answer = self.router.call(group, &request, options()).await;
-            let (page, _) = answer.map_err(|error| within(group, &error))?;
-            transactions.extend(page.transactions);
-            after = page.next;
+        ask: impl Fn(Rc<Router>, GroupId) -> F,
+    ) -> Vec<(GroupId, Result<T>)>
+    where
+        T: 'static,
+        F: Future<Output = Result<T>> + 'static,
+    {
+        let groups = self.ids();
+        let mut results = Vec::with_capacity(groups.len());
+        for some in groups.chunks(MAX_ASKED) {
+            let asked = some.iter().map(|group| {
+                let listing = ask(Rc::clone(&self.router), *group);
+                (*group, skep_env::spawn(skep_env::timeout(patience, listing)))
+            });
+            let asked: Vec<_> = asked.collect();
+            for (group, listing) in asked {
+                let silent = || {
+                    let what = format!("no reply within {patience:?}");
+                    Err(within(group, &Error::new(ErrorCode::TimedOut, what)))
+                };
+                results.push((group, listing.await.unwrap_or_else(silent)));
+            }
         }
-        Ok(transactions)
-    }
-
-    /// Returns the transactions that are prepared at the metadata group `group`.
-    async fn prepared(&self, group: GroupId) -> Result<Vec<TransactionEntry>> {
-        let mut transactions = Vec::new();
-        let mut after = Some(TransactionId::default());
-        while let Some(request) = after.map(|after| ListTransactions { after }) {
-            let answer = self.router.call(group, &request, options()).await;
-            let (page, _) = answer.map_err(|error| within(group, &error))?;
-            transactions.extend(page.transactions);
-            after = page.next;
-        }
-        Ok(transactions)
+        results
     }
 }
 
+/// Returns the transactions that the metadata group `group` coordinates and that wait for the
+/// confirmation of another group.
+///
+/// # Errors
+/// `Unsupported` if the service of the group has an earlier version, which cannot list them.
+pub(super) async fn coordinated(
+    router: Rc<Router>,
+    group: GroupId,
+) -> Result<Vec<CoordinatedEntry>> {
+    let mut transactions = Vec::new();
+    let mut after = Some(0);
+    while let Some(request) = after.map(|after| ListCoordinated { after }) {
+        let answer = router.call(group, &request, options()).await;
+        let (page, _) = answer.map_err(|error| within(group, &error))?;
+        transactions.extend(page.transactions);
+        after = page.next;
+    }
+    Ok(transactions)
+}
+
+/// Returns the transactions that are prepared at the metadata group `group`.
+async fn prepared(router: Rc<Router>, group: GroupId) -> Result<Vec<TransactionEntry>> {
+    let mut transactions = Vec::new();
+    let mut after = Some(TransactionId::default());
+    while let Some(request) = after.map(|after| ListTransactions { after }) {
+        let answer = router.call(group, &request, options()).await;
+        let (page, _) = answer.map_err(|error| within(group, &error))?;
+        transactions.extend(page.transactions);
+        after = page.next;
+    }
+    Ok(transactions)
+}
+
 impl Transactions {
-    /// Checks that all metadata groups have replied.
+    /// Checks that all metadata groups have listed all their transactions.
     ///
     /// # Errors
-    /// The error of the first group that has not replied.
+    /// The error of the first group that has not replied, or else of the first group whose service
+    /// has an earlier version.
     fn check_complete(&self) -> Result<()> {
-        self.silent.first().map_or(Ok(()), |(_, error)| Err(error.clone()))
+        let mut missing = self.silent.iter().chain(&self.unlisted);
+        missing.next().map_or(Ok(()), |(_, error)| Err(error.clone()))
     }
 }
 
