@@ -27,7 +27,8 @@ const SHOWN_AFTER_MS: u64 = 1_000;
 /// it. The names and inodes of prepared and undecided transactions stay locked.
 ///
 /// If a metadata group does not reply, the command lists the transactions of all other groups, and
-/// fails.
+/// fails. It also fails if the service of a group has an earlier version, which cannot list the
+/// transactions that the group coordinates.
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct ListArgs {

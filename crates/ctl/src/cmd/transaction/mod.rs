@@ -176,6 +176,13 @@ impl Transactions {
 
 /// Adds the id of the metadata group, and a hint on how to fix the problem, to an error.
 fn within(group: GroupId, error: &Error) -> Error {
+    if error.code() == ErrorCode::Unsupported {
+        let what = format!(
+            "cannot list the transactions that metadata group {group} coordinates: its service has \
+             an earlier version, which cannot list them; install this version there"
+        );
+        return Error::new(ErrorCode::Unsupported, what);
+    }
     let what = format!(
         "cannot list the transactions of metadata group {group}: {}; `skep health check` lists \
          problems",
@@ -187,4 +194,24 @@ fn within(group: GroupId, error: &Error) -> Error {
 /// Returns the name that commands print for a transaction: `COORDINATOR:NUMBER`.
 fn name(transaction: TransactionId) -> String {
     format!("{}:{}", transaction.coordinator.raw(), transaction.number)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn service_of_an_earlier_version_is_named_as_such() {
+        let group = GroupId::new(3);
+        let refused = Error::new(ErrorCode::Unsupported, "cannot execute message 94");
+        let mut all = Transactions::default();
+        assert_eq!(all.check_complete(), Ok(()));
+        all.unlisted.push((group, within(group, &refused)));
+        let error = all.check_complete().unwrap_err();
+        assert_eq!(error.code(), ErrorCode::Unsupported);
+        assert!(error.context().contains("has an earlier version"), "{error}");
+        // A group that does not reply hides more transactions, so its error is the first.
+        all.silent.push((group, within(group, &ErrorCode::TimedOut.into())));
+        assert_eq!(all.check_complete().unwrap_err().code(), ErrorCode::TimedOut);
+    }
 }
