@@ -95,7 +95,7 @@ impl Users {
         let target = self.map.primary(group);
         let node = target.and_then(|target| self.map.node(target.node));
         let names = target.zip(node).map(|(target, node)| {
-            format!("metadata target {} of {} [ID: {}]", target.id, node.name, node.id)
+            format!("metadata target {} of {} [ID: {}]", target.id, node.name, node.id.raw())
         });
         let names = names.unwrap_or_else(|| format!("metadata group {group}"));
         let what = format!(
@@ -156,7 +156,8 @@ impl Clients {
                 format!(
                     "cannot use {} [ID: {}] as a client: this node is a server; `skep client list` \
                      shows the clients",
-                    node.name, node.id
+                    node.name,
+                    node.id.raw()
                 ),
             )),
             Err(error) if error.code() != ErrorCode::NotFound => Err(error),

@@ -321,6 +321,11 @@ fn note_of_copies(lines: &[TargetLine]) -> String {
     }
 }
 
+/// Returns the line about a node that did not reply to a command, with the reason.
+pub(crate) fn problem_of_node(node: &Node, error: &Error) -> String {
+    format!("{} [ID: {}]: {}", node.name, node.id.raw(), error.context())
+}
+
 /// Returns the heading of the table for a kind of node.
 pub(crate) fn class_title(kind: NodeKind) -> &'static str {
     match kind {
@@ -335,6 +340,13 @@ pub(crate) fn class_title(kind: NodeKind) -> &'static str {
 mod tests {
     use super::*;
     use skep_types::{ClusterId, TargetId};
+
+    #[test]
+    fn problems_show_node_ids_in_the_form_of_the_tables() {
+        let node = Node::online(NodeId::new(5), NodeKind::Storage, "storage-2");
+        let shown = problem_of_node(&node, &Error::new(ErrorCode::Disconnected, "no reply"));
+        assert_eq!(shown, "storage-2 [ID: 5]: no reply");
+    }
 
     #[test]
     fn condition_of_a_target_is_unknown_while_its_node_is_offline() {

@@ -31,7 +31,7 @@ use skep_stats::balance::{Balance, of_metadata_work};
 use skep_stats::operation::{OperationReport, SlowOperation};
 use skep_stats::why::{Evidence, Finding as Cause, Report, Scope, explain};
 use skep_types::map::{Capacity, CapacityPool, Condition};
-use skep_types::{ClusterMap, Node, NodeId, NodeKind, Target, TargetId, TargetKind};
+use skep_types::{ClusterMap, Node, NodeKind, Target, TargetId, TargetKind};
 use std::cell::Cell;
 use std::net::IpAddr;
 
@@ -239,7 +239,7 @@ impl MonitorState {
         report.unreachable.extend(problems.map(|(id, problem)| {
             let node = map.nodes.iter().find(|node| node.id.raw() == *id);
             let name = node.map_or_else(String::new, |node| printable(&node.name));
-            format!("{name} [ID: {}]: {problem}", NodeId::new(*id))
+            format!("{name} [ID: {id}]: {problem}")
         }));
         Some(report)
     }

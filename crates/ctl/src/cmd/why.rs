@@ -435,7 +435,7 @@ mod tests {
             findings: Vec::new(),
             waiting: Vec::new(),
             slowest: Vec::new(),
-            unreachable: vec!["storage-1 [ID: n3]: no reply".into()],
+            unreachable: vec!["storage-1 [ID: 3]: no reply".into()],
         };
         let text = as_text(&report);
         assert!(text.starts_with("136 requests in 3.0 s took 1.83 s, added up:\n"), "{text}");

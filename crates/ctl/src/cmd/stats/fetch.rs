@@ -3,6 +3,7 @@
 use super::moment::Moment;
 use crate::access::{Access, is_silence};
 use crate::cmd::health::last_map;
+use crate::view::problem_of_node;
 use skep_rpc::CallOptions;
 use skep_stats::{Round, ServiceFigures};
 use skep_types::{ClusterMap, Error, ErrorCode, Node, NodeId, NodeKind, Result, TargetId};
@@ -151,7 +152,7 @@ async fn fetch_from(
         match answer.await {
             Ok(figures) => round.push(figures),
             Err((node, error)) => {
-                unreachable.push(format!("{} [ID: {}]: {}", node.name, node.id, error.context()));
+                unreachable.push(problem_of_node(&node, &error));
                 silent.insert(node.id);
             }
         }

@@ -171,7 +171,7 @@ mod tests {
             requests: vec![line],
             requests_left_out: 2,
             records: 1,
-            unreachable: vec!["storage-1 [ID: n3]: no reply".into()],
+            unreachable: vec!["storage-1 [ID: 3]: no reply".into()],
         };
         let text = as_text(&report);
         let first = "create took 1.2 s, of client node17 (n5), user 1000; it ended at 2025-06-15";

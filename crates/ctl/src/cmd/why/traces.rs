@@ -1,6 +1,7 @@
 //! Gets the records of operations that the services of a cluster have stored.
 
 use crate::access::Access;
+use crate::view::problem_of_node;
 use skep_rpc::CallOptions;
 use skep_types::{ClusterMap, Error, ErrorCode, Node, NodeKind, Result, TargetId};
 use skep_wire::limits::MAX_LISTED_TRACES;
@@ -47,7 +48,7 @@ pub(super) async fn gather(access: &Access, map: &ClusterMap, trace: Option<u128
         match answer.await {
             Ok(found) => records.extend(found),
             Err((node, error)) => {
-                unreachable.push(format!("{} [ID: {}]: {}", node.name, node.id, error.context()));
+                unreachable.push(problem_of_node(&node, &error));
             }
         }
     }
