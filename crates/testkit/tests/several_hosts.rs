@@ -17,9 +17,12 @@ fn has(host: &PageHost, path: &str) -> bool {
 /// A block of the page has started a service in the background on `host`. Waits until the log of
 /// this service shows that the service is ready.
 fn await_service(host: &PageHost) {
-    wait_for("the service serves", PATIENCE, || {
-        files::read_to_string(host.log()).contains(" serves ").then_some(())
-    });
+    await_log(host, " serves ");
+}
+
+/// Waits until the log of the newest background command of `host` contains `words`.
+fn await_log(host: &PageHost, words: &str) {
+    wait_for(words, PATIENCE, || files::read_to_string(host.log()).contains(words).then_some(()));
 }
 
 fn run_block(block: &Block, hosts: &mut [PageHost]) {
@@ -38,7 +41,11 @@ fn run_block(block: &Block, hosts: &mut [PageHost]) {
         }
         if block.is_background {
             host.start(&block.commands);
-            await_service(host);
+            let is_monitor = block.commands.starts_with("skep monitor");
+            await_log(
+                host,
+                if is_monitor { "the web page of the monitor is at" } else { " serves " },
+            );
         } else {
             let printed = host.run(&block.commands).expect_success();
             println!("{name}: {}{printed}", block.commands);
