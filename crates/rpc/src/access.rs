@@ -79,7 +79,7 @@ impl std::str::FromStr for JoinToken {
         parse().ok_or_else(|| {
             Error::new(
                 ErrorCode::Configuration,
-                "invalid join token: expected skep1-<cluster>-<secret>@<host:port>, as `skep \
+                "invalid token: expected skep1-<cluster>-<secret>@<host:port>, as `skep \
                  cluster token --cluster DIRECTORY` on the management host prints it",
             )
         })

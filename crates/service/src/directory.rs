@@ -97,7 +97,7 @@ pub fn read_token(file: &Path) -> Result<JoinToken> {
     let wrong = |problem: String| {
         Error::new(
             ErrorCode::Configuration,
-            format!("cannot use the join token in {}: {problem}", file.display()),
+            format!("cannot use the token in {}: {problem}", file.display()),
         )
     };
     let metadata = std::fs::metadata(file).map_err(|error| wrong(error.to_string()))?;
@@ -177,7 +177,7 @@ pub(crate) mod tests {
         let refused = |text: &str| tokens_in(text).unwrap_err().context().to_owned();
         assert!(refused(&text(&[&newest, &foreign])).contains("clusters 0101"));
         assert!(refused(&text(&[&newest; MAX_SECRETS + 1])).contains("more than 4 tokens"));
-        assert!(refused("\n").contains("invalid join token"));
+        assert!(refused("\n").contains("invalid token"));
     }
 
     #[test]

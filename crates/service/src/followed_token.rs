@@ -85,7 +85,7 @@ async fn prove(token: JoinToken) -> Result<()> {
 fn read_beside_former(file: &Path) -> Result<JoinToken> {
     if std::fs::metadata(file).is_ok_and(|found| !found.is_file()) {
         let what = format!(
-            "cannot follow changes of the join token {}: this is not a regular file; to change the \
+            "cannot follow changes of the token {}: this is not a regular file; to change the \
              token, restart this process",
             file.display()
         );
