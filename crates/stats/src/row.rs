@@ -201,7 +201,10 @@ type Table = BTreeMap<(String, String), Row>;
 
 fn heaviest_first(table: Table) -> Vec<Row> {
     let mut rows: Vec<Row> = table.into_values().collect();
-    rows.sort_by_key(|row| std::cmp::Reverse((row.weight(), row.busy_ns)));
+    // Ids with the same load are in the order of their numbers, so that 10 comes after 9. Ids that
+    // are not numbers come last, and keep the alphabetical order of the table.
+    let number = |row: &Row| row.id.parse().unwrap_or(u64::MAX);
+    rows.sort_by_key(|row| (std::cmp::Reverse((row.weight(), row.busy_ns)), number(row)));
     rows
 }
 

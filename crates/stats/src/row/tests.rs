@@ -114,3 +114,15 @@ fn load_can_be_limited_to_one_node_or_target() {
     assert_eq!(operations(LoadScope { target: Some(7), ..all }, By::User), 40);
     assert_eq!(operations(LoadScope { node: Some(3), ..all }, By::Node), 0);
 }
+
+#[test]
+fn rows_with_the_same_load_are_in_order_of_their_ids() {
+    let ids = ["10", "other", "2", "1"];
+    let row = |id: &str| Row { id: id.into(), ..Row::default() };
+    let mut table: Table =
+        ids.iter().map(|id| (((*id).to_owned(), String::new()), row(id))).collect();
+    let heavy = Row { operations: 1, ..row("30") };
+    table.insert(("30".into(), String::new()), heavy);
+    let shown: Vec<_> = heaviest_first(table).into_iter().map(|row| row.id).collect();
+    assert_eq!(shown, ["30", "1", "2", "10", "other"]);
+}
