@@ -32,6 +32,16 @@ pub(crate) struct FsckArgs {
     /// Data directory of `skep up`, or the directories of all services and targets
     #[arg(default_value = "./skep-data")]
     directories: Vec<PathBuf>,
+    /// Data directory of `skep up`, as for `skep down`
+    #[arg(long, conflicts_with = "directories")]
+    data_dir: Option<PathBuf>,
+}
+
+impl FsckArgs {
+    /// Returns the directories that the command checks.
+    fn chosen(&self) -> &[PathBuf] {
+        self.data_dir.as_ref().map_or(&self.directories, std::slice::from_ref)
+    }
 }
 
 /// The JSON output: the result of the check.
@@ -63,7 +73,7 @@ struct FindingReport {
 }
 
 pub(super) fn run(args: &FsckArgs) -> Result<ExitCode> {
-    let report = json(&skep_fsck::check(&args.directories)?);
+    let report = json(&skep_fsck::check(args.chosen())?);
     print(&report, as_text)?;
     Ok(if report.healthy { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
@@ -121,4 +131,29 @@ fn as_text(report: &FsckReport) -> String {
         let _ = writeln!(text, "- and {} more", report.omitted);
     }
     text + "\nFor the meaning of a finding, and for what to do, see docs/operations/fsck.md.\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Debug, Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: FsckArgs,
+    }
+
+    #[test]
+    fn fsck_accepts_the_data_directory_as_an_option() {
+        let chosen = |words: &[&str]| {
+            let line = Line::try_parse_from([&["fsck"], words].concat());
+            line.map(|line| line.args.chosen().to_vec()).map_err(|error| error.kind())
+        };
+        assert_eq!(chosen(&[]), Ok(vec![PathBuf::from("./skep-data")]));
+        assert_eq!(chosen(&["a", "b"]), Ok(vec![PathBuf::from("a"), PathBuf::from("b")]));
+        assert_eq!(chosen(&["--data-dir", "a"]), Ok(vec![PathBuf::from("a")]));
+        let conflict = clap::error::ErrorKind::ArgumentConflict;
+        assert_eq!(chosen(&["--data-dir", "a", "b"]), Err(conflict));
+    }
 }
