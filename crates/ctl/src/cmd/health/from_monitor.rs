@@ -76,8 +76,7 @@ pub(super) async fn ask(access: &Access, address: &MonitorAddress) -> Result<Mon
 /// Returns the line about the rules that were not evaluated, because the monitor did not answer.
 pub(super) fn unchecked(error: &Error) -> String {
     format!(
-        "growing queues, the slowest log syncs, uneven work and storage that will be full soon, \
-         because only a monitor measures them: {}",
+        "growing queues, slow log syncs, uneven work and filling storage, without a monitor: {}",
         error.context()
     )
 }
@@ -194,5 +193,12 @@ mod tests {
         let young = MonitorHealth { cluster: String::new(), ..health() };
         let refused = young.check_map("127.0.0.1:7480").unwrap_err();
         assert!(unchecked(&refused).ends_with("127.0.0.1:7480 has no cluster map yet"));
+    }
+
+    #[test]
+    fn line_about_a_missing_monitor_is_short() {
+        let error = Error::new(ErrorCode::Disconnected, "no reply");
+        let line = unchecked(&error);
+        assert!(line.len() < 100 && line.ends_with("without a monitor: no reply"), "{line}");
     }
 }
