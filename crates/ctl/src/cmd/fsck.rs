@@ -40,7 +40,7 @@ pub(crate) struct FsckArgs {
 impl FsckArgs {
     /// Returns the directories that the command checks.
     fn chosen(&self) -> &[PathBuf] {
-        self.data_dir.as_ref().map_or(&self.directories, std::slice::from_ref)
+        self.data_dir.as_ref().map_or(&self.directories[..], std::slice::from_ref)
     }
 }
 
@@ -147,7 +147,7 @@ mod tests {
     #[test]
     fn fsck_accepts_the_data_directory_as_an_option() {
         let chosen = |words: &[&str]| {
-            let line = Line::try_parse_from([&["fsck"], words].concat());
+            let line = Line::try_parse_from([&["fsck"][..], words].concat());
             line.map(|line| line.args.chosen().to_vec()).map_err(|error| error.kind())
         };
         assert_eq!(chosen(&[]), Ok(vec![PathBuf::from("./skep-data")]));
