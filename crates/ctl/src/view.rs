@@ -261,8 +261,8 @@ fn problem(map: &ClusterMap, target: &Target) -> Option<String> {
 
 /// Formats one table for each kind of target, with the free space of the targets, as `beegfs-df`
 /// does. If several targets use the same file system, the total counts its space once. The total
-/// does not count lost targets.
-pub(crate) fn df(lines: &[TargetLine]) -> String {
+/// does not count lost targets. `heartbeat_ms` is the interval of heartbeats of the cluster.
+pub(crate) fn df(lines: &[TargetLine], heartbeat_ms: u32) -> String {
     let class = |kind: &str, title: &str| {
         let titles = [
             "Target", "Node", "State", "Pool", ">Total", ">Free", ">Free%", ">ITotal", ">IFree",
@@ -302,7 +302,18 @@ pub(crate) fn df(lines: &[TargetLine]) -> String {
         + "\n"
         + &class("storage", "STORAGE TARGETS")
         + &note_of_copies(lines)
-        + "\nFree space is accurate to 1 % of the total.\n"
+        + &note_of_accuracy(heartbeat_ms)
+}
+
+/// Returns the note about the accuracy and the age of the free space. A service measures the free
+/// space of its targets at most once a second and reports it with its next heartbeat. A mount
+/// receives the result with its own next heartbeat.
+fn note_of_accuracy(heartbeat_ms: u32) -> String {
+    let seconds = 1 + u64::from(heartbeat_ms).saturating_mul(2).div_ceil(1000);
+    format!(
+        "\nFree space is accurate to 1 % of the total, and about {seconds} s old. Data that \
+         clients have not sent yet counts as free.\n"
+    )
 }
 
 /// Returns a note that the targets of a metadata group all store the same data. Empty if each
@@ -349,6 +360,12 @@ mod tests {
     }
 
     #[test]
+    fn age_of_free_space_follows_from_the_heartbeat() {
+        assert!(note_of_accuracy(1_000).contains(" about 3 s old."));
+        assert!(note_of_accuracy(1_250).contains(" about 4 s old."));
+    }
+
+    #[test]
     fn condition_of_a_target_is_unknown_while_its_node_is_offline() {
         assert_eq!(known_condition("Online", "Serving"), "Serving");
         assert_eq!(known_condition("Offline", "Serving"), "-");
@@ -367,7 +384,7 @@ mod tests {
         };
         let mut map = ClusterMap::empty(ClusterId::default());
         let row = |map: &ClusterMap, first: &str| {
-            let text = df(&targets(map));
+            let text = df(&targets(map), map.policy.heartbeat_ms);
             let mut rows = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
             let row = rows.rfind(|row| row.first() == Some(&first)).expect("a row");
             row.join(" ")

@@ -87,7 +87,7 @@ fn as_text(summary: &Summary, map: &ClusterMap) -> String {
         ]);
     }
     let _ = writeln!(text, "\n{}", render(&shown));
-    let _ = writeln!(text, "{}", view::df(&view::targets(map)));
+    let _ = writeln!(text, "{}", view::df(&view::targets(map), map.policy.heartbeat_ms));
     text
 }
 

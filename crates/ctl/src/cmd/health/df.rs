@@ -55,7 +55,7 @@ pub(crate) fn run(args: DfArgs) -> Result<()> {
     if let Some(chosen) = targets_of(&map, &paths)? {
         lines.retain(|line| chosen.contains(&line.id));
     }
-    print(&lines, |lines: &Vec<TargetLine>| view::df(lines))
+    print(&lines, |lines: &Vec<TargetLine>| view::df(lines, map.policy.heartbeat_ms))
 }
 
 /// Returns the targets that store the files at `paths`. `None` means all targets: `paths` is empty
