@@ -1,10 +1,10 @@
-//! The state of the running cluster: its management nodes, and its metadata groups. Management
+//! The state of the running cluster: its nodes, targets and metadata groups. Management
 //! prints this state, and the script `scripts/cluster.sh` collects the printed lines on a host of
 //! management.
 //!
 //! The module owns the script and the parser of its output. The script changes nothing.
 
-use crate::hosts::Place;
+use crate::hosts::{Host, Place, Role};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use skep_types::{Error, ErrorCode, Result};
@@ -56,6 +56,51 @@ pub struct MetadataGroup {
     pub members: Vec<GroupMember>,
 }
 
+/// A metadata or storage service that the cluster has registered.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct Server {
+    /// Id of the node.
+    pub id: u32,
+    /// Name of the node. If `skep deploy` has created it, this is the name of its host.
+    pub name: String,
+    /// `metadata` or `storage`.
+    pub kind: String,
+    /// Addresses of the service, each with its port.
+    #[serde(default)]
+    pub addresses: Vec<String>,
+}
+
+impl Server {
+    /// Whether the service has the name of a host and serves a role.
+    pub fn is_named(&self, host: &str, role: Role) -> bool {
+        self.name == host && self.kind == role.word()
+    }
+
+    /// Whether the service has the name or an address of a host. An administrator may have given
+    /// the service another name with `skep node rename`.
+    fn is_of(&self, host: &Host) -> bool {
+        let has_address = |it: &String| {
+            let address = it.rsplit_once(':').map_or(it.as_str(), |(address, _)| address);
+            let address = address.trim_start_matches('[').trim_end_matches(']');
+            host.network.iter().any(|own| own == address)
+        };
+        self.name == host.name || self.addresses.iter().any(has_address)
+    }
+}
+
+/// A target that the cluster has registered.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct ClusterTarget {
+    /// Id of the target.
+    pub id: u32,
+    /// `metadata` or `storage`.
+    pub kind: String,
+    /// Id of the target's service.
+    pub node: u32,
+    /// Directory of the target.
+    pub path: String,
+}
+
 /// The state of the cluster, as management has printed it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Cluster {
@@ -67,6 +112,10 @@ pub struct Cluster {
     pub copies: u32,
     /// The metadata groups, in the order of their ids.
     pub groups: Vec<MetadataGroup>,
+    /// All registered metadata and storage services.
+    pub servers: Vec<Server>,
+    /// All registered targets.
+    pub targets: Vec<ClusterTarget>,
 }
 
 /// The output of `skep management status`.
@@ -94,13 +143,6 @@ struct MemberLine {
     state: String,
 }
 
-/// One line of the output of `skep target list`.
-#[derive(Deserialize)]
-struct TargetLine {
-    id: u32,
-    path: String,
-}
-
 /// The output of `skep config get`.
 #[derive(Deserialize)]
 struct SettingLine {
@@ -120,13 +162,14 @@ impl Cluster {
     /// Returns `Protocol` if a line does not have the expected form, or if a line is missing.
     pub fn parse(text: &str) -> Result<Self> {
         let (mut status, mut copies) = (None, None);
-        let (mut groups, mut targets) = (Vec::new(), Vec::new());
+        let (mut groups, mut servers, mut targets) = (Vec::new(), Vec::new(), Vec::new());
         for (noun, json) in text.lines().filter_map(|line| line.split_once('\t')) {
             match noun {
                 "management" => status = Some(parsed::<Status>(json)?),
                 "copies" => copies = Some(parsed::<SettingLine>(json)?.value),
                 "group" => groups.push(parsed::<GroupLine>(json)?),
-                "target" => targets.push(parsed::<TargetLine>(json)?),
+                "node" => servers.push(parsed::<Server>(json)?),
+                "target" => targets.push(parsed::<ClusterTarget>(json)?),
                 _ => {}
             }
         }
@@ -139,18 +182,33 @@ impl Cluster {
             let place = Place { host: it.node_name, path };
             GroupMember { target: it.target, node: it.node, place, state: it.state }
         };
+        servers.retain(|it| matches!(it.kind.as_str(), "metadata" | "storage"));
         groups.retain(|group| group.kind == "metadata");
         groups.sort_by_key(|group| group.id);
         let group = |it: GroupLine| MetadataGroup {
             id: it.id,
             members: it.members.into_iter().map(member).collect(),
         };
+        let groups = groups.into_iter().map(group).collect();
         Ok(Self {
             nodes: status.nodes,
             is_formatted: status.formatted,
             copies,
-            groups: groups.into_iter().map(group).collect(),
+            groups,
+            servers,
+            targets,
         })
+    }
+
+    /// Returns the targets of a node.
+    pub fn targets_of(&self, node: u32) -> impl Iterator<Item = &ClusterTarget> {
+        self.targets.iter().filter(move |it| it.node == node)
+    }
+
+    /// Returns the targets of all services that have the name or an address of a host.
+    pub fn targets_on(&self, host: &Host) -> Vec<&ClusterTarget> {
+        let servers = self.servers.iter().filter(|it| it.is_of(host));
+        servers.flat_map(|it| self.targets_of(it.id)).collect()
     }
 
     /// Returns the node that has the name `host`. `None` means that there is no such node, or that
@@ -187,7 +245,25 @@ pub(crate) mod tests {
             lag: Some(0),
         };
         let nodes = (1..).zip(voters).map(node).collect();
-        Cluster { nodes, is_formatted: true, copies: 1, groups: Vec::new() }
+        Cluster { nodes, is_formatted: true, copies: 1, ..Cluster::default() }
+    }
+
+    /// Adds a storage service with its targets. The service has the name and the address of a
+    /// host, and the id 6.
+    pub(crate) fn add_storage(cluster: &mut Cluster, name: &str, address: &str, targets: &[u32]) {
+        cluster.servers.push(Server {
+            id: 6,
+            name: name.into(),
+            kind: "storage".into(),
+            addresses: vec![format!("{address}:7420")],
+        });
+        let target = |id: &u32| ClusterTarget {
+            id: *id,
+            kind: "storage".into(),
+            node: 6,
+            path: format!("/disk{id}"),
+        };
+        cluster.targets.extend(targets.iter().map(target));
     }
 
     /// Returns a metadata group. `members` has the host and the directory of each target. The first
@@ -211,7 +287,11 @@ pub(crate) mod tests {
         "group\t{\"id\":5,\"kind\":\"storage\",\"members\":[]}\n",
         "group\t{\"id\":4,\"kind\":\"metadata\",\"members\":[",
         "{\"node\":12,\"node_name\":\"a1\",\"state\":\"Serving\",\"target\":2}]}\n",
-        "target\t{\"group\":4,\"id\":2,\"path\":\"/nvme0/skep\"}\n",
+        "node\t{\"addresses\":[\"10.0.0.1:7410\"],\"id\":12,\"kind\":\"metadata\",",
+        "\"name\":\"a1\",\"targets\":[2]}\n",
+        "node\t{\"addresses\":[],\"id\":13,\"kind\":\"client\",\"name\":\"c1:/mnt/skep\"}\n",
+        "target\t{\"group\":4,\"id\":2,\"kind\":\"metadata\",\"node\":12,",
+        "\"path\":\"/nvme0/skep\"}\n",
     );
 
     #[test]
@@ -222,6 +302,18 @@ pub(crate) mod tests {
         assert_eq!(cluster.voter("m1").map(|node| node.id), Some(1));
         assert_eq!(cluster.voter("m2"), None);
         assert_eq!(cluster.groups, [group(4, &[("a1", "/nvme0/skep")])]);
+        assert_eq!(cluster.servers.len(), 1, "clients are left out");
+        assert!(cluster.servers[0].is_named("a1", Role::Metadata));
+        assert_eq!(cluster.targets_of(12).map(|it| it.id).collect::<Vec<_>>(), [2]);
+    }
+
+    #[test]
+    fn renamed_service_is_found_by_the_address_of_its_host() {
+        let deployment = crate::hosts::Deployment::parse(crate::hosts::tests::GOOD).unwrap();
+        let mut cluster = led_by(&["m1"]);
+        add_storage(&mut cluster, "rack1-a", "10.1.0.2", &[4, 5]);
+        let on = |name: &str| cluster.targets_on(deployment.host(name).unwrap()).len();
+        assert_eq!((on("s1"), on("m1")), (2, 0));
     }
 
     #[test]

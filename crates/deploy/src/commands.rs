@@ -8,6 +8,7 @@ use crate::facts::{self, Facts};
 use crate::hosts::{Deployment, Host, Role};
 use crate::observation::{Observed, observe};
 use crate::plan::{self, Action, AllFacts, Phase};
+use crate::removal;
 use crate::report::{Outcome, host_report, management, metadata_groups, planned};
 use crate::ssh::{HostProblem, Ssh};
 use skep_types::{Error, ErrorCode, Result};
@@ -172,10 +173,12 @@ impl Run<'_> {
         })
     }
 
-    /// Removes a host from the cluster, with all that the deployment has created on it.
-    pub fn remove(&self, name: &str, destroy_data: bool) -> Ended {
+    /// Removes a host from the cluster, with all that the deployment has created on it. If the
+    /// cluster uses targets of the host, `confirm` must repeat the name of the host.
+    pub fn remove(&self, name: &str, destroy_data: bool, confirm: Option<&str>) -> Ended {
         self.change(false, |survey| {
             let host = self.deployment.host(name)?;
+            removal::check_confirmation(host, confirm)?;
             self.refuse_foreign(host, survey)?;
             self.refuse_management(host, survey)?;
             refuse_copies(host, survey)?;
@@ -186,6 +189,9 @@ impl Run<'_> {
             // Without a record of the deployment, the deployment owns nothing on the host.
             if survey.facts.get(name).is_some_and(|facts| facts.deployed.is_none()) {
                 return Ok(Vec::new());
+            }
+            if confirm.is_none() {
+                self.refuse_used(host, survey)?;
             }
             let names = [name.to_owned()];
             refuse_data(self.deployment, &names, &survey.facts, destroy_data)?;
@@ -317,6 +323,31 @@ impl Run<'_> {
             host.name
         );
         Err(Error::new(ErrorCode::NotPermitted, what))
+    }
+
+    /// Returns an error if the cluster uses targets of a host, or if management does not answer and
+    /// the host has data.
+    fn refuse_used(&self, host: &Host, survey: &Survey) -> Result<()> {
+        // A host of management can only be removed as the last host of its cluster.
+        let Some(facts) = survey.facts.get(&host.name).filter(|_| !host.has(Role::Management))
+        else {
+            return Ok(());
+        };
+        let Some(cluster) = &survey.facts.cluster else {
+            return match facts.initialised.is_empty() && facts.stored.is_empty() {
+                true => Ok(()),
+                false => Err(removal::unknown_uses(host)),
+            };
+        };
+        let targets = removal::storage_targets(cluster, host);
+        let output = match targets.is_empty() {
+            true => String::new(),
+            false => {
+                let acting = plan::acting(self.deployment, &survey.facts);
+                Ssh::new(self.deployment).observe(acting, &removal::script(&targets))?.text
+            }
+        };
+        removal::refuse_used(cluster, host, &output)
     }
 
     /// Returns an error if a host runs management and cannot be removed for this reason.

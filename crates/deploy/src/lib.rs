@@ -16,6 +16,7 @@
 //! - [`ssh`]: sessions of the `ssh` client that is installed on this host
 //! - [`observation`]: the progress of scripts that observe many hosts at the same time
 //! - [`execute`]: runs steps on many hosts at the same time
+//! - `removal`: whether the cluster uses the targets of a host that is removed
 //! - [`report`]: the result of a command
 //! - [`commands`]: plan, apply, upgrade, remove, destroy, status
 //! - [`job_lines`]: the lines of a batch script that ask for copies
@@ -39,6 +40,7 @@ pub mod job_lines;
 pub mod observation;
 pub mod ondemand;
 pub mod plan;
+mod removal;
 pub mod report;
 pub mod ssh;
 mod text_hash;

@@ -14,4 +14,5 @@ show() { # name, command...
 show management management status
 show copies config get metadata-copies
 show group group list
+show node node list
 show target target list

@@ -111,6 +111,13 @@ fn cluster_is_deployed_extended_upgraded_and_destroyed() {
 
     let refused = site.deploy("remove s3").expect_failure();
     assert!(refused.contains("/disk1/skep") && refused.contains("--destroy-data"), "{refused}");
+    // The targets are open, so only a confirmation removes the host.
+    let refused = site.deploy("remove s3 --destroy-data").expect_failure();
+    for words in ["open to new files", "#retire-a-storage-target", "--confirm s3"] {
+        assert!(refused.contains(words), "{words}: {refused}");
+    }
+    let refused = site.deploy("remove s3 --destroy-data --confirm s2").expect_failure();
+    assert!(refused.contains("--confirm names 's2'"), "{refused}");
     let refused = site.deploy("remove m1 --destroy-data").expect_failure();
     assert!(refused.contains("runs management"), "{refused}");
     site.deploy("remove c2 --program ~root/newer").expect_success();

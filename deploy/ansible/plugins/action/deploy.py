@@ -36,6 +36,7 @@ class ActionModule(ActionBase):
                 "state": {"type": "str", "choices": list(STATES), "default": "present"},
                 "host": {"type": "str"},
                 "destroy_data": {"type": "bool", "default": False},
+                "confirm": {"type": "str"},
                 "skip_absent": {"type": "bool", "default": False},
                 "remount": {"type": "bool", "default": False},
                 "program": {"type": "path", "default": "skep"},
@@ -91,6 +92,8 @@ class ActionModule(ActionBase):
             command.append("--remount")
         if state in ("removed", "absent") and options["destroy_data"]:
             command.append("--destroy-data")
+        if state == "removed" and options["confirm"]:
+            command += ["--confirm", options["confirm"]]
         if state == "absent" and options["skip_absent"]:
             command.append("--skip-absent")
         if options["new_program"]:

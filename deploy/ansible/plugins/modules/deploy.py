@@ -36,6 +36,10 @@ options:
       hold data stay as they are, and the task fails.
     type: bool
     default: false
+  confirm:
+    description: With O(state=removed) and O(destroy_data=true), the name of the host a second time.
+      Needed if files of the cluster lie on targets of the host. These files are lost.
+    type: str
   skip_absent:
     description: With O(state=absent), leave out hosts that do not answer.
     type: bool

@@ -7,7 +7,7 @@ use skep_types::Result;
 const EXAMPLES: &[Example] = &[
     ("remove a client", "skep deploy remove client-3 --hosts hosts.toml"),
     (
-        "remove a server with all files that it stores",
+        "remove a server whose targets were closed and emptied",
         "skep deploy remove storage-3 --destroy-data",
     ),
 ];
@@ -23,11 +23,16 @@ pub(crate) struct RemoveArgs {
     /// Remove the host even if it stores data of the cluster. The data is lost
     #[arg(long = "destroy-data")]
     destroys_data: bool,
+    /// With --destroy-data: the name of the host a second time. Needed if files of the cluster lie
+    /// on its targets. These files are lost
+    #[arg(long, value_name = "HOST", requires = "destroys_data")]
+    confirm: Option<String>,
     #[command(flatten)]
     deploy: DeployArgs,
 }
 
 pub(crate) fn run(args: &RemoveArgs) -> Result<()> {
     let done = format!("Removed host {} from cluster", args.host);
-    args.deploy.change(|run| run.remove(&args.host, args.destroys_data), &done)
+    let confirm = args.confirm.as_deref();
+    args.deploy.change(|run| run.remove(&args.host, args.destroys_data, confirm), &done)
 }
