@@ -15,6 +15,7 @@ pub fn judge_cluster(deployment: &Deployment, all: &AllFacts, verdict: &mut Verd
         judge_nodes(deployment, all, cluster, verdict);
         judge_copies(deployment, cluster, acting, verdict);
         judge_members(deployment, all, cluster, verdict);
+        judge_names(deployment, all, cluster, verdict);
     }
     match group_plan(deployment, all) {
         Err(problem) => verdict.problem(acting, problem),
@@ -144,10 +145,44 @@ fn judge_members(
     }
 }
 
+/// Adds a problem for each host to which nothing is deployed, if management lists a service with
+/// its name. The host was removed or reinstalled, and management would refuse its new service.
+/// [`judge_members`] reports members of groups with several members.
+fn judge_names(deployment: &Deployment, all: &AllFacts, cluster: &Cluster, verdict: &mut Verdict) {
+    let acting = &acting(deployment, all).name;
+    let members = || cluster.groups.iter().filter(|it| it.members.len() > 1);
+    let is_member = |node: u32| members().any(|it| it.members.iter().any(|it| it.node == node));
+    for host in &deployment.hosts {
+        // After an interrupted initialisation, the host has a record of the deployment, and the
+        // next deployment continues with the registered service.
+        if all.get(&host.name).is_none_or(|it| it.deployed.is_some()) {
+            continue;
+        }
+        for role in host.services().filter(|role| *role != Role::Management) {
+            let mut servers = cluster.servers.iter();
+            let Some(server) = servers.find(|it| it.is_named(&host.name, role)) else { continue };
+            if is_member(server.id) {
+                continue;
+            }
+            let (name, id) = (&host.name, server.id);
+            let targets: Vec<_> = cluster.targets_of(id).map(|it| it.id).collect();
+            let commands: String =
+                targets.iter().map(|it| format!("`skep target remove {it}`, ")).collect();
+            let problem = format!(
+                "management still lists {role} service {name} [ID: {id}], and this host has no \
+                 service any more, because it was removed or reinstalled. Run {commands}`skep node \
+                 remove {name}` on host {acting}, or delete {name} from the hosts file \
+                 (docs/operations/deploying.md#retire-a-storage-host)"
+            );
+            verdict.problem(host, problem);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cluster::tests::{group, led_by};
+    use crate::cluster::tests::{add_storage, group, led_by};
     use crate::hosts::tests::SEVERAL;
 
     /// Returns the problems and the warnings for a running cluster. The management nodes of the
@@ -195,6 +230,29 @@ mod tests {
         );
         assert!(problems.starts_with("a2: the host is a member of management"), "{problems}");
         assert!(problems.contains("skep management remove 2`"), "{problems}");
+    }
+
+    #[test]
+    fn plan_names_a_removed_host_that_management_still_lists() {
+        let mut cluster = complete();
+        add_storage(&mut cluster, "s2", "10.0.0.5", &[4, 5]);
+        let deployment = Deployment::parse(SEVERAL).unwrap();
+        let mut all = AllFacts { cluster: Some(cluster), ..AllFacts::default() };
+        let judged = |all: &AllFacts| {
+            let mut verdict = Verdict::default();
+            judge_names(&deployment, all, all.cluster.as_ref().unwrap(), &mut verdict);
+            verdict.problems
+        };
+        assert!(judged(&all).is_empty(), "the host does not answer");
+        all.hosts.entry("s2".into()).or_default();
+        let problems = judged(&all);
+        assert_eq!((problems.len(), problems[0].host.as_str()), (1, "s2"), "{problems:?}");
+        let commands = "`skep target remove 4`, `skep target remove 5`, `skep node remove s2`";
+        for words in ["storage service s2 [ID: 6]", commands, "delete s2 from the hosts file"] {
+            assert!(problems[0].problem.contains(words), "{words}: {problems:?}");
+        }
+        all.hosts.entry("s2".into()).or_default().deployed = Some("skep".into());
+        assert!(judged(&all).is_empty(), "an interrupted deployment continues");
     }
 
     #[test]

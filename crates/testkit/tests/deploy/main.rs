@@ -137,6 +137,12 @@ fn cluster_is_deployed_extended_upgraded_and_destroyed() {
         assert!(refused.contains(found), "{found}: {refused}");
     }
     assert_eq!(site.host("c1").run("cat /mnt/skep/file").expect_success(), "kept\n");
+    // The host is still in the hosts file, and management still lists its service.
+    site.deploy("remove s3 --destroy-data --confirm s3 --program ~root/newer").expect_success();
+    let planned = site.deploy("plan").expect_failure();
+    for words in ["management still lists storage service s3", "`skep node remove s3`"] {
+        assert!(planned.contains(words), "{words}: {planned}");
+    }
     let destroyed = site.deploy("destroy --destroy-data").expect_success();
     println!("{destroyed}");
     site.expect_unchanged(&before);
