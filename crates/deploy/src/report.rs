@@ -100,6 +100,14 @@ pub struct Outcome {
     pub seconds: f64,
 }
 
+impl Outcome {
+    /// Whether all steps only wait for the cluster or verify it.
+    pub fn is_only_verified(&self) -> bool {
+        let is_check = |phase: &str| phase == "health" || phase.starts_with("verify");
+        self.steps.iter().all(|step| is_check(step.phase))
+    }
+}
+
 /// Returns reports of all steps of a plan. Each report shows that its step did not run.
 pub(crate) fn planned(phases: &[Phase]) -> Vec<StepReport> {
     let mut steps = Vec::new();

@@ -82,6 +82,8 @@ fn cluster_is_deployed_extended_upgraded_and_destroyed() {
     let upgraded = site.deploy("upgrade --program ~root/newer --output json").expect_success();
     assert!(upgraded.contains("\"step\": \"stop storage\""), "{upgraded}");
     schema::check("deploy", &serde_json::from_str(&upgraded).expect("one JSON value"));
+    let again = site.deploy("upgrade --program ~root/newer").expect_success();
+    assert!(again.contains("; nothing was restarted"), "{again}");
     site.expect_monitored("m1", 5);
     for name in ["m1", "s1", "s2", "s3"] {
         let old = "ls -l /proc/$(cat /run/skep/*.pid | head -n 1)/exe";

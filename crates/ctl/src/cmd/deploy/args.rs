@@ -69,6 +69,15 @@ impl DeployArgs {
 
     /// Runs a command that changes hosts, and prints its result.
     pub(super) fn change(&self, command: impl FnOnce(&Run<'_>) -> Ended, done: &str) -> Result<()> {
+        self.change_with(command, |outcome| format!("{done} {}", outcome.cluster))
+    }
+
+    /// Like [`Self::change`]. `done` returns the text about a command that has succeeded.
+    pub(super) fn change_with(
+        &self,
+        command: impl FnOnce(&Run<'_>) -> Ended,
+        done: impl Fn(&Outcome) -> String,
+    ) -> Result<()> {
         let (outcome, error) = self.run(command)?;
         let error = error.or_else(|| refusal(&outcome));
         let text = |outcome: &Outcome| {
@@ -76,8 +85,8 @@ impl DeployArgs {
             if error.is_none() {
                 let _ = write!(
                     text,
-                    "{done} {} ({} hosts, {} steps, {:.1} s)",
-                    outcome.cluster,
+                    "{} ({} hosts, {} steps, {:.1} s)",
+                    done(outcome),
                     outcome.hosts.len(),
                     outcome.steps.len(),
                     outcome.seconds

@@ -2,6 +2,7 @@
 
 use super::args::DeployArgs;
 use crate::help::{Example, examples};
+use skep_deploy::report::Outcome;
 use skep_types::Result;
 
 const EXAMPLES: &[Example] = &[
@@ -28,5 +29,61 @@ pub(crate) struct UpgradeArgs {
 }
 
 pub(crate) fn run(args: &UpgradeArgs) -> Result<()> {
-    args.deploy.change(|run| run.upgrade(args.remounts), "Upgraded cluster")
+    args.deploy.change_with(|run| run.upgrade(args.remounts), done)
+}
+
+/// Returns the text about an upgrade that has succeeded.
+fn done(outcome: &Outcome) -> String {
+    if !outcome.is_only_verified() {
+        return format!("Upgraded cluster {}", outcome.cluster);
+    }
+    let version = outcome.hosts.first().map_or("", |host| host.version.trim_start_matches("skep "));
+    format!(
+        "All hosts of cluster {} already have the program {version}; nothing was restarted",
+        outcome.cluster
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use skep_deploy::execute::StepReport;
+    use skep_deploy::report::HostReport;
+
+    #[test]
+    fn upgrade_to_the_installed_version_names_this_version() {
+        let step = |phase| StepReport {
+            phase,
+            host: "m1".into(),
+            step: "x".into(),
+            seconds: Some(1.0),
+            error: None,
+        };
+        let host = HostReport {
+            host: "m1".into(),
+            address: "10.0.0.1".into(),
+            roles: Vec::new(),
+            kernel: "6.1.0".into(),
+            version: "skep 0.1.0+x".into(),
+            services: Vec::new(),
+            is_mounted: None,
+        };
+        let mut outcome = Outcome {
+            cluster: "scratch".into(),
+            hosts: vec![host],
+            management: Vec::new(),
+            copies: 1,
+            metadata_groups: Vec::new(),
+            is_complete: None,
+            warnings: Vec::new(),
+            problems: Vec::new(),
+            steps: vec![step("health"), step("verify: write")],
+            seconds: 2.0,
+        };
+        let text = "All hosts of cluster scratch already have the program 0.1.0+x; nothing was \
+                    restarted";
+        assert_eq!(done(&outcome), text);
+        outcome.steps.push(step("restart"));
+        assert_eq!(done(&outcome), "Upgraded cluster scratch");
+    }
 }
