@@ -43,7 +43,8 @@ pub struct ManagementReport {
     /// Name of the node, which is the name of its host.
     pub host: String,
     /// `leader`, `follower`, `learner` (the node does not vote yet), `none` (it is no member), or
-    /// `missing` (the cluster has no such node). `unknown` means that management does not answer.
+    /// `missing` (the cluster has no such node). `unknown` means that management or the host does
+    /// not answer.
     pub role: String,
     /// Whether the node answers the leader.
     pub is_online: bool,
@@ -60,13 +61,15 @@ pub struct MemberReport {
     /// Directory of the target.
     pub path: String,
     /// The state of the member, such as `Serving`. `missing` means that the plan adds this member.
+    /// `unknown` means that neither management nor the host shows whether the member exists.
     pub state: String,
 }
 
 /// A metadata group: one of the cluster, or one that the plan creates.
 #[derive(Debug, Serialize)]
 pub struct GroupReport {
-    /// Id of the group. `None` means that the plan creates the group.
+    /// Id of the group. `None` means that the plan creates the group, or that the groups of the
+    /// cluster are unknown.
     pub id: Option<u32>,
     /// The members of the group.
     pub members: Vec<MemberReport>,
@@ -159,11 +162,12 @@ pub(crate) fn management(deployment: &Deployment, all: &AllFacts) -> Vec<Managem
     });
     let missing = deployment.managers().filter(|host| !nodes.iter().any(|it| it.name == host.name));
     let missing = missing.map(|host| {
-        let facts = all.get(&host.name);
-        let is_initialised = facts.is_some_and(|it| it.initialised.contains(&Role::Management));
+        // The node of a host that does not answer may exist.
+        let may_exist =
+            all.get(&host.name).is_none_or(|it| it.initialised.contains(&Role::Management));
         ManagementReport {
             host: host.name.clone(),
-            role: if is_initialised { "unknown" } else { "missing" }.into(),
+            role: if may_exist { "unknown" } else { "missing" }.into(),
             is_online: false,
             lag: None,
         }
@@ -178,10 +182,15 @@ pub(crate) fn management(deployment: &Deployment, all: &AllFacts) -> Vec<Managem
 /// Returns the metadata groups of the cluster, with the members and groups that the plan adds.
 pub(crate) fn metadata_groups(deployment: &Deployment, all: &AllFacts) -> Vec<GroupReport> {
     let plan = group_plan(deployment, all).unwrap_or_default();
+    // If management does not answer, a target of the hosts file may be a member of a group.
+    let may_exist = |host: &str| {
+        let facts = all.get(host);
+        all.cluster.is_none() && facts.is_none_or(|it| it.initialised.contains(&Role::Metadata))
+    };
     let planned = |place: &Place| MemberReport {
         host: place.host.clone(),
         path: place.path.clone(),
-        state: "missing".into(),
+        state: if may_exist(&place.host) { "unknown" } else { "missing" }.into(),
     };
     let groups = all.cluster.as_ref().map(|it| it.groups.as_slice()).unwrap_or_default();
     let existing = groups.iter().map(|group| {
@@ -223,6 +232,11 @@ mod tests {
             }
             lines
         };
+        assert_eq!(roles(&all), ["a1 unknown", "a2 unknown", "a3 unknown"], "no host answers");
+        assert_eq!(members(&all), ["None a1 unknown", "None a2 unknown"]);
+        for host in &deployment.hosts {
+            all.hosts.insert(host.name.clone(), Facts::default());
+        }
         assert_eq!(roles(&all), ["a1 missing", "a2 missing", "a3 missing"]);
         assert_eq!(members(&all), ["None a1 missing", "None a2 missing"]);
         let groups = vec![group(4, &[("a2", "/nvme0/skep")])];

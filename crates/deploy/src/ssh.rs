@@ -261,6 +261,26 @@ impl<'a> Ssh<'a> {
     }
 }
 
+/// Checks that the key file `ssh.identity` of the hosts file exists. `ssh` itself only warns, in
+/// each session, and then tries to log in without the key.
+///
+/// # Errors
+/// The error of the key file, with its path. Not for paths that only `ssh` can expand.
+pub fn check_identity(deployment: &Deployment) -> Result<()> {
+    let path = deployment.directory.join(&deployment.ssh.identity);
+    let text = path.to_string_lossy();
+    if deployment.ssh.identity.is_empty() || text.starts_with('~') || text.contains(['%', '$']) {
+        return Ok(());
+    }
+    std::fs::metadata(&path).map(drop).map_err(|error| {
+        let what = format!(
+            "cannot use the key file {text} for ssh: {error}; correct ssh.identity in the hosts \
+             file (a relative path starts at the directory of that file)"
+        );
+        Error::new(Error::from(error).code(), what)
+    })
+}
+
 /// Runs a script on this host with the rights of this process.
 ///
 /// # Errors
@@ -421,6 +441,19 @@ mod tests {
         assert_eq!(output.text, "out\n");
         let error = ssh.finish(host, session("echo err >&2; exit 3"), None).unwrap_err();
         assert_eq!((error.code(), error.context()), (ErrorCode::Io, "err"));
+    }
+
+    #[test]
+    fn missing_key_file_is_reported_before_the_first_session() {
+        let mut deployment = Deployment::parse(crate::hosts::tests::GOOD).unwrap();
+        assert!(check_identity(&deployment).is_ok(), "no key file is set");
+        for (identity, is_good) in [("/proc/self/none", false), ("/", true), ("~/key", true)] {
+            deployment.ssh.identity = identity.into();
+            assert_eq!(check_identity(&deployment).is_ok(), is_good, "{identity}");
+        }
+        deployment.ssh.identity = "/proc/self/none".into();
+        let error = check_identity(&deployment).unwrap_err();
+        assert!(error.context().contains("key file /proc/self/none for ssh"), "{error}");
     }
 
     #[test]

@@ -292,6 +292,7 @@ fn deploy_refuses_a_bad_host_and_names_the_fix() {
     site.admin
         .run("mv ~root/key ~root/right; ssh-keygen -q -t ed25519 -N '' -f ~root/wrong")
         .expect_success();
+    check(&site, &hosts(&good), &["cannot use the key file", "ssh.identity"]);
     site.admin.run("cp ~root/wrong ~root/key").expect_success();
     check(&site, &hosts(&good), &["host m1", "host s1", "Permission denied", "ssh-copy-id"]);
     site.admin.run("mv ~root/right ~root/key; cp ~root/known ~root/kept").expect_success();

@@ -9,6 +9,7 @@ use skep_deploy::execute::StepReport;
 use skep_deploy::hosts::Deployment;
 use skep_deploy::observation::Observation;
 use skep_deploy::report::{HostReport, ManagementReport, MemberReport, Outcome};
+use skep_deploy::ssh::check_identity;
 use skep_types::{Error, ErrorCode, Result};
 use std::fmt::Write as _;
 use std::fs::{File, TryLockError};
@@ -34,6 +35,7 @@ impl DeployArgs {
     /// deployment.
     pub(super) fn run<T>(&self, command: impl FnOnce(&Run<'_>) -> T) -> Result<T> {
         let deployment = Deployment::read(&self.hosts)?;
+        check_identity(&deployment)?;
         monitor_settings::check(&deployment)?;
         // The command holds a lock on the hosts file until its end, so that two commands do not
         // change the same hosts.
@@ -156,10 +158,12 @@ pub(super) fn hosts_as_text(outcome: &Outcome) -> String {
             or_dash(&host.kernel),
             or_dash(host.version.trim_start_matches("skep ")),
             or_dash(&services(host)),
-            match host.is_mounted {
-                None => "-".into(),
-                Some(true) => "mounted".into(),
-                Some(false) => "missing".into(),
+            match (host.is_mounted, host.kernel.is_empty()) {
+                (None, _) => "-".into(),
+                (Some(true), _) => "mounted".into(),
+                // A host without a kernel release has not answered.
+                (Some(false), true) => "unknown".into(),
+                (Some(false), false) => "missing".into(),
             },
         ]);
     }
@@ -198,7 +202,12 @@ fn copies(outcome: &Outcome) -> String {
         let member =
             |it: &MemberReport| format!("{}:{} {}", it.host, it.path, it.state.to_lowercase());
         let members: Vec<_> = group.members.iter().map(member).collect();
-        let name = group.id.map_or_else(|| "new group".into(), |id| format!("group {id}"));
+        let is_unknown = group.members.iter().any(|it| it.state == "unknown");
+        let name = match group.id {
+            Some(id) => format!("group {id}"),
+            None if is_unknown => "unknown group".to_owned(),
+            None => "new group".to_owned(),
+        };
         let _ = writeln!(text, "  {name}: {}", members.join(", "));
     }
     text
