@@ -111,17 +111,7 @@ fn cluster_is_deployed_extended_upgraded_and_destroyed() {
     site.write(&hosts);
     site.deploy("apply --program ~root/newer").expect_success();
 
-    let refused = site.deploy("remove s3").expect_failure();
-    assert!(refused.contains("/disk1/skep") && refused.contains("--destroy-data"), "{refused}");
-    // The targets are open, so only a confirmation removes the host.
-    let refused = site.deploy("remove s3 --destroy-data").expect_failure();
-    for words in ["open to new files", "#retire-a-storage-target", "--confirm s3"] {
-        assert!(refused.contains(words), "{words}: {refused}");
-    }
-    let refused = site.deploy("remove s3 --destroy-data --confirm s2").expect_failure();
-    assert!(refused.contains("--confirm names 's2'"), "{refused}");
-    let refused = site.deploy("remove m1 --destroy-data").expect_failure();
-    assert!(refused.contains("runs management"), "{refused}");
+    check_refused_removal(&site);
     site.deploy("remove c2 --program ~root/newer").expect_success();
     let c2 = site.host("c2").run("ls -d /mnt/skep /usr/bin/skep /etc/skep").expect_failure();
     assert_eq!(c2.matches("No such file").count(), 3, "{c2}");
@@ -139,18 +129,38 @@ fn cluster_is_deployed_extended_upgraded_and_destroyed() {
         assert!(refused.contains(found), "{found}: {refused}");
     }
     assert_eq!(site.host("c1").run("cat /mnt/skep/file").expect_success(), "kept\n");
-    // The host is still in the hosts file, and management still lists its service.
-    site.deploy("remove s3 --destroy-data --confirm s3 --program ~root/newer").expect_success();
-    let planned = site.deploy("plan").expect_failure();
-    for words in ["management still lists storage service s3", "`skep node remove s3`"] {
-        assert!(planned.contains(words), "{words}: {planned}");
-    }
+    check_removed_storage_host(&site);
     let destroyed = site.deploy("destroy --destroy-data").expect_success();
     println!("{destroyed}");
     site.expect_unchanged(&before);
     assert_eq!(disk.signatures(), "");
     let again = site.deploy("destroy --destroy-data").expect_success();
     assert!(again.contains(" 0 steps"), "{again}");
+}
+
+/// Checks that the host of management is not removed, and that a host with open targets is only
+/// removed after a confirmation.
+fn check_refused_removal(site: &DeploySite) {
+    let refused = site.deploy("remove m1 --destroy-data").expect_failure();
+    assert!(refused.contains("runs management"), "{refused}");
+    let refused = site.deploy("remove s3").expect_failure();
+    assert!(refused.contains("/disk1/skep") && refused.contains("--destroy-data"), "{refused}");
+    let refused = site.deploy("remove s3 --destroy-data").expect_failure();
+    for words in ["open to new files", "#retire-a-storage-target", "--confirm s3"] {
+        assert!(refused.contains(words), "{words}: {refused}");
+    }
+    let refused = site.deploy("remove s3 --destroy-data --confirm s2").expect_failure();
+    assert!(refused.contains("--confirm names 's2'"), "{refused}");
+}
+
+/// Removes the host `s3`, which stays in the hosts file. Management still lists its service, and a
+/// plan must name this service before a step fails.
+fn check_removed_storage_host(site: &DeploySite) {
+    site.deploy("remove s3 --destroy-data --confirm s3 --program ~root/newer").expect_success();
+    let planned = site.deploy("plan").expect_failure();
+    for words in ["management still lists storage service s3", "`skep node remove s3`"] {
+        assert!(planned.contains(words), "{words}: {planned}");
+    }
 }
 
 #[test]
