@@ -67,8 +67,9 @@ use token_file::TokenFile;
 /// directory, a directory of another kind, a damaged log, and an address in use.
 pub fn run(settings: &ManagementSettings) -> Result<()> {
     skep_env::restrict_new_files();
+    let mut settings = settings.clone();
+    skep_service::working_directory::leave([&mut settings.node.directory])?;
     let signals = skep_service::end_signals()?;
-    let settings = settings.clone();
     skep_env::block_on(async move {
         let running = RunningManagement::start(&settings).await?;
         notify::ready();

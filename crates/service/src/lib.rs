@@ -16,6 +16,7 @@
 //! - the newest token and previous tokens, and their replacement ([`tokens`])
 //! - the CPUs and the NUMA node to which a service is bound ([`binding`])
 //! - the user of the host that runs a service, and the owners of its files ([`service_user`])
+//! - the change of a service to the root directory ([`working_directory`])
 //!
 //! The crates of the services handle the requests of a single service. `skep_rpc::membership`
 //! registers a service with management.
@@ -46,6 +47,7 @@ pub mod service_user;
 pub mod token_proof;
 pub mod tokens;
 pub mod units;
+pub mod working_directory;
 
 pub use config::{Loaded, Manual, Settings};
 pub use directory::NodeDirectory;

@@ -335,6 +335,29 @@ fn services_end_with_a_killed_supervisor_and_up_restarts_them() {
     cluster.stop();
 }
 
+/// The key-value store of a metadata target panics if it is opened in a removed directory.
+///
+/// Command: skep up.
+#[test]
+fn cluster_starts_in_a_removed_working_directory() {
+    let scratch = Scratch::new();
+    let (data, removed) = (scratch.join("data"), scratch.directory("removed"));
+    let mut command = Command::new("sh");
+    command.args(["-c", "cd \"$1\" && rmdir \"$1\" && shift && exec \"$@\"", "sh"]);
+    command.arg(removed).arg(cluster::program());
+    command.args(["up", "--detach", "--no-mount", "--no-monitor", "--metadata-targets", "1"]);
+    command.args(["--storage-services", "1", "--data-dir"]).arg(&data);
+    finish(&mut command, PATIENCE).expect_success();
+    let listed = [Path::new("group"), Path::new("list"), Path::new("--cluster"), &data];
+    cluster::skep(listed).expect_success();
+    for role in ["management", "metadata", "storage"] {
+        let service = process::below(&data).into_iter().find(|process| process.role() == role);
+        let pid = service.expect("the service runs").pid;
+        assert_eq!(files::read_link(format!("/proc/{pid}/cwd")), Path::new("/"), "{role}");
+    }
+    cluster::skep([Path::new("down"), Path::new("--data-dir"), &data]).expect_success();
+}
+
 /// Reads the output of `skep up` until the cluster is up.
 fn read_until_up(output: &mut impl Read) -> String {
     let mut printed = String::new();

@@ -47,8 +47,18 @@ impl FjallEngine {
     /// Opens the store in a directory. Creates the store if the directory has none.
     ///
     /// # Errors
-    /// `DeviceFailed`, which names the directory, if fjall cannot open or create the store.
+    /// - `Configuration` if the working directory of this process does not exist any more.
+    /// - `DeviceFailed`, which names the directory, if fjall cannot open or create the store.
     pub fn open(path: &Path, cache_bytes: u64) -> Result<Self> {
+        // Fjall reads the working directory even if `path` is absolute, and panics if this fails.
+        std::env::current_dir().map_err(|error| {
+            let what = format!(
+                "cannot open the key-value store {}: the working directory of this process was \
+                 removed or cannot be read ({error}); start the program in another directory",
+                path.display()
+            );
+            Error::new(ErrorCode::Configuration, what)
+        })?;
         let open = || {
             let database = Database::builder(path).cache_size(cache_bytes).open()?;
             let keyspace = database.keyspace("metadata", KeyspaceCreateOptions::default)?;

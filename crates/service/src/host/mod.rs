@@ -32,7 +32,9 @@ use crate::directory::NodeDirectory;
 use crate::link_requests::Links;
 use crate::listen::{IfTaken, listen};
 use crate::node::NodeSettings;
-use crate::{PROGRAM_VERSION, cached_map, followed_token, metrics_page, quarantine};
+use crate::{
+    PROGRAM_VERSION, cached_map, followed_token, metrics_page, quarantine, working_directory,
+};
 use added_targets::AddedTargets;
 pub(crate) use added_targets::{FILE as ADDED_TARGETS_FILE, parse as parse_added_targets};
 pub use init::Initialised;
@@ -146,7 +148,8 @@ impl Host {
     /// process, so the caller must call it before the process starts other threads.
     ///
     /// For each target, a separate thread runs `serve`, outside of any event loop. `serve` must
-    /// return after [`TargetEvent::Stop`]. If `serve` returns an error, the node tries again to
+    /// return after [`TargetEvent::Stop`]. The working directory of the process becomes `/`, so
+    /// `serve` must not use relative paths. If `serve` returns an error, the node tries again to
     /// serve the target, as long as the node serves another target. When the node serves no target
     /// any more, the service ends with an error. The service manager then shows the failure, and
     /// restarts the service as a new process.
@@ -155,10 +158,12 @@ impl Host {
     /// - The error that prevents the start. Its context contains a hint on how to fix the problem.
     /// - The error of the last target that the node served.
     pub fn run(
-        self,
+        mut self,
         serve: impl Fn(TargetStart) -> Result<()> + Send + Sync + 'static,
     ) -> Result<()> {
         skep_env::restrict_new_files();
+        let directory = std::iter::once(&mut self.settings.directory);
+        working_directory::leave(directory.chain(&mut self.targets))?;
         let signals = crate::end_signals()?;
         let serve: Serve = Arc::new(serve);
         skep_env::block_on(async move { self.run_main(signals, serve).await }).map_err(|error| {
