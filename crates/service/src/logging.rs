@@ -2,6 +2,7 @@
 //! change while the process runs.
 
 mod journal;
+mod panics;
 
 use crate::ByteSize;
 use crate::log_file::LogOutput;
@@ -77,6 +78,7 @@ pub fn start(filter: &str, limit: ByteSize) -> Result<()> {
     // Setting `CONTROL` cannot fail. If logging had been started before, the function would have
     // returned an error above.
     let _ = CONTROL.set(control);
+    panics::log_panics();
     if skep_metrics::is_off() {
         tracing::warn!(
             "the statistics of this process are off, so that metrics, `skep stats` and `skep why` \

@@ -41,9 +41,14 @@ where
         mut writer: Writer<'_>,
         event: &Event<'_>,
     ) -> std::fmt::Result {
-        write!(writer, "<{}>", priority(*event.metadata().level()))?;
+        writer.write_str(&begin(*event.metadata().level()))?;
         self.0.format_event(context, writer, event)
     }
+}
+
+/// Returns the beginning of a line with this level.
+pub(super) fn begin(level: Level) -> String {
+    format!("<{}>", priority(level))
 }
 
 /// Returns the syslog(3) priority for a level.
