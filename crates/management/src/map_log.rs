@@ -106,12 +106,27 @@ fn reachability_line(
         // Only a server that shuts down cleanly changes from online to offline immediately.
         (Reachability::Online, Reachability::Offline) => {
             let level = if level == Level::Error { Level::Warn } else { Level::Info };
-            Some(Line(level, format!("{server} was stopped; {effect}")))
+            let retired = retired_clause(map, node);
+            Some(Line(level, format!("{server} was stopped; {effect}{retired}")))
         }
         (_, Reachability::Offline) => Some(Line(
             level,
             format!("{server} is offline, since this server sends no heartbeats; {effect}"),
         )),
+    }
+}
+
+/// Returns a clause if all targets of a server are closed to new files, as before its removal. The
+/// map does not contain the number of files on a target.
+fn retired_clause(map: &ClusterMap, node: &Node) -> &'static str {
+    let mut own = map.targets.iter().filter(|target| target.node == node.id).peekable();
+    let has_targets = own.peek().is_some();
+    match has_targets && own.all(|target| target.health.condition == Condition::Closed) {
+        true => {
+            "; all its targets are closed to new files: if no file is left on them, no operation \
+             waits"
+        }
+        false => "",
     }
 }
 
@@ -166,7 +181,7 @@ pub(crate) fn change_line(
             format!(
                 "{group} continues without target {target}, {}; {}the target catches up when it \
                  answers again",
-                reason_to_drop(before, silent),
+                reason_to_drop(before, silent, &primary),
                 found.map_or_else(String::new, |found| copies_without(before, found, member))
             ),
         ),
@@ -181,11 +196,15 @@ pub(crate) fn change_line(
 
 /// Returns why a primary asks management to drop a member whose server sent its last heartbeat
 /// `silent` ago. A server that is shutting down continues to send heartbeats until it has ended.
-fn reason_to_drop(map: &ClusterMap, silent: Duration) -> String {
+/// The request does not contain the reason, so the line names the log that has it.
+fn reason_to_drop(map: &ClusterMap, silent: Duration, primary: &str) -> String {
     let heartbeat = Duration::from_millis(map.policy.heartbeat_ms.into());
     match silent > 2 * heartbeat {
         true => format!("whose server has sent no heartbeat for {:.1} s", silent.as_secs_f64()),
-        false => "whose service is shutting down, or does not answer the primary".to_owned(),
+        false => format!(
+            "whose service is shutting down, or does not answer the primary (the log of the \
+             primary, target {primary}, has the reason)"
+        ),
     }
 }
 
@@ -288,15 +307,21 @@ pub(crate) fn condition_line(map: &ClusterMap, target: TargetId, health: &Target
             let text = format!("target {name} in {path} is marked as lost, and is not served");
             return Line(Level::Info, text);
         }
-        // An administrator closes a target before its removal. The map does not contain the report
-        // yet.
-        let is_closed = found.is_some_and(|it| it.health.condition == Condition::Closed);
-        if is_closed && health.known_reason() == Some(KnownReason::Unreported) {
+        // The map does not contain the report yet, so it has the condition before the report. An
+        // administrator closes a target before its removal.
+        let former = found.map_or(Condition::Down, |it| it.health.condition);
+        let is_unreported = health.known_reason() == Some(KnownReason::Unreported);
+        if is_unreported && former == Condition::Closed {
             let text = format!(
                 "target {name} in {path} is closed to new files, and its service no longer serves \
                  the target, as during its removal; operations on files of the target wait"
             );
             return Line(Level::Info, text);
+        }
+        // A target that a service was serving ends without a report only if the service stops. The
+        // hint of the reason about the settings would not fit.
+        if is_unreported && former != Condition::Down {
+            return stopping_line(map, target, &name);
         }
     }
     let state = match health.condition {
@@ -309,14 +334,28 @@ pub(crate) fn condition_line(map: &ClusterMap, target: TargetId, health: &Target
     };
     let absent = (false, "the target is not in the cluster map any more");
     let (is_blocking, effect) = found.map_or(absent, |it| effect_of_unserved_target(map, it));
-    // When a service stops, it no longer reports its targets. After a restore, the members of a
-    // group compare their logs for a short time. In both cases no administrator needs to act yet.
+    // A service that has just started may not report its targets yet. After a restore, the members
+    // of a group compare their logs for a short time. In both cases no administrator needs to act
+    // yet.
     let is_passing = matches!(
         health.known_reason(),
         Some(KnownReason::Unreported | KnownReason::ComparedAfterRestore)
     );
     let level = if is_blocking && !is_passing { Level::Error } else { Level::Warn };
     Line(level, format!("target {name} in {path} {state}: {}; {effect}", health.problem))
+}
+
+/// Returns the line about a target that its service has served, and does not report any more.
+fn stopping_line(map: &ClusterMap, target: TargetId, name: &str) -> Line {
+    let (is_blocking, effect) =
+        map.target(target).map_or((false, "the target is not in the cluster map any more"), |it| {
+            effect_of_unserved_target(map, it)
+        });
+    let text = format!(
+        "target {name} is not served any more, as when its service stops or starts without this \
+         target; {effect}"
+    );
+    Line(if is_blocking { Level::Warn } else { Level::Info }, text)
 }
 
 /// Returns the line about a target that an administrator has marked as lost.

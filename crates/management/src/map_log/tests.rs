@@ -121,6 +121,20 @@ fn shutdown_of_a_server_is_not_logged_as_an_error() {
         "{text}"
     );
     assert_eq!(line(METADATA[1], Online, Offline).0, Level::Info);
+    assert!(!text.contains("closed to new files"), "{text}");
+}
+
+#[test]
+fn line_about_a_stop_names_targets_closed_to_new_files() {
+    let mut before = cluster();
+    let own = before.targets.iter_mut().filter(|target| target.node == STORAGE);
+    own.for_each(|target| target.health.condition = Condition::Closed);
+    let mut now = before.clone();
+    set(&mut now, STORAGE, Reachability::Offline);
+    let lines = reachability_lines(&before, &now, |_| None);
+    let expected = "; all its targets are closed to new files: if no file is left on them, no \
+                    operation waits";
+    assert!(lines[0].1.ends_with(expected), "{lines:?}");
 }
 
 #[test]
@@ -190,7 +204,11 @@ fn only_an_unexpected_target_failure_is_logged_as_a_warning() {
     assert_eq!(level, Level::Warn);
     assert!(text.ends_with("another member of its group serves them"), "{text}");
     let unreported = TargetHealth::new(Condition::Down, KnownReason::Unreported.text());
-    assert_eq!(condition_line(&map, TargetId::new(7), &unreported).0, Level::Warn);
+    let Line(level, text) = condition_line(&map, TargetId::new(7), &unreported);
+    assert!(level == Level::Warn && text.contains("as when its service stops"), "{text}");
+    assert!(!text.contains("check that the settings"), "{text}");
+    // The other member of the group serves the files of target 2.
+    assert_eq!(condition_line(&map, TargetId::new(2), &unreported).0, Level::Info);
     let healthy = TargetHealth::default();
     assert_eq!(condition_line(&map, TargetId::new(7), &healthy).0, Level::Info);
     // No warning is needed for a change of the role of a target, or for a target that is marked as
@@ -278,6 +296,8 @@ fn line_about_a_dropped_member_names_reason_and_copies_left() {
     let text =
         |silent_ms| change_line(&map, &made, Asker::Member, Duration::from_millis(silent_ms)).1;
     assert!(text(0).contains("whose service is shutting down"), "{}", text(0));
+    let log = "(the log of the primary, target t1 (metadata-1), has the reason)";
+    assert!(text(0).contains(log), "{}", text(0));
     let dead = text(7_500);
     assert!(dead.contains("has sent no heartbeat for 7.5 s"), "{dead}");
     let effect = "the group has one copy left, and operations on its files wait if target t1 \

@@ -281,10 +281,11 @@ fn remedy(report: &NodeReport, (map, node): (&ClusterMap, &Node), error: &str) -
     }
     if node.reachability == Reachability::Online {
         return format!(
-            "management receives heartbeats of the service, but nothing answers at its registered \
-             address {}. If the service has just died or hangs, {start}. If its host has a new \
-             address, restart the service, so that it registers the new address. Otherwise check \
-             the network and its firewall. Meanwhile {effect}",
+            "nothing answers at the registered address {} of the service. Management received a \
+             heartbeat of the service some seconds ago, so the service may have just died or hang: \
+             {start}. If management still receives heartbeats after a minute, the host may have a \
+             new address: restart the service, so that it registers the new address. Otherwise \
+             check the network and its firewall. Meanwhile {effect}",
             node.addresses.join(", ")
         );
     }
@@ -464,7 +465,7 @@ mod tests {
         let map = map(&[Reachability::Online]);
         let found = found(&map, error(ErrorCode::Disconnected, "no answer within 1s"));
         let remedy = &found.problems[0].remedy;
-        assert!(remedy.contains("receives heartbeats") && remedy.contains("10.0.0.2"), "{remedy}");
+        assert!(remedy.contains("may have just died") && remedy.contains("10.0.0.2"), "{remedy}");
         assert!(remedy.contains("restart the service"), "{remedy}");
     }
 
