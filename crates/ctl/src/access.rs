@@ -9,6 +9,7 @@
 //! `client.toml`, the token of this host.
 
 use crate::client_file::{ClientFile, TOKEN_OF_HOST};
+use crate::learned_note;
 use crate::mounts::mounted_at;
 use crate::through_mount::refuse_other_cluster;
 use clap::Args;
@@ -53,6 +54,8 @@ pub(crate) struct Access {
     pub(crate) token: JoinToken,
     /// Further addresses of management, which this host has learned.
     learned: Vec<String>,
+    /// Whether the option `--cluster` names addresses of management.
+    names_addresses: bool,
     /// The value of `--cluster` that names the same cluster for another process: an absolute path,
     /// an address, or a name in `client.toml`.
     pub(crate) name: String,
@@ -93,6 +96,7 @@ impl ClusterArgs {
             without_token,
         };
         let mut access = query.find(self.cluster.as_deref(), near)?;
+        access.names_addresses &= self.cluster.is_some();
         if self.is_explicit()
             && let Some(near) = near
         {
@@ -232,7 +236,7 @@ impl ClusterQuery {
         };
         let mut token = token_in(&token_file, self.without_token)?;
         token.addresses = addresses;
-        Ok(Access::new(token, name, token_file))
+        Ok(Access { names_addresses: true, ..Access::new(token, name, token_file) })
     }
 
     fn by_token(&self, file: &Path) -> Result<Access> {
@@ -320,7 +324,8 @@ fn from_path(path: &Path, without_token: &str) -> Result<Access> {
 
 impl Access {
     pub(crate) fn new(token: JoinToken, name: &str, token_file: PathBuf) -> Self {
-        Self { token, learned: Vec::new(), name: name.to_owned(), token_file }
+        let (learned, name) = (Vec::new(), name.to_owned());
+        Self { token, learned, names_addresses: false, name, token_file }
     }
 
     /// Returns the token with all addresses at which management may answer. The addresses that the
@@ -414,7 +419,12 @@ impl Access {
             Error::new(error.code(), format!("{}{hint}", error.context()))
         };
         let hint = |error| hint(with_token_file(error, &self.token_file));
-        self.management().call(request, patience).await.map_err(hint)
+        let management = self.management();
+        let reply = management.call(request, patience).await.map_err(hint)?;
+        if self.names_addresses {
+            learned_note::print(&self.token.addresses, &management);
+        }
+        Ok(reply)
     }
 
     /// Sends a request to management once, without retries, and waits up to `patience` for the

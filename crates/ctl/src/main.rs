@@ -23,6 +23,7 @@ mod help;
 mod helper_arguments;
 mod host_users;
 mod in_time;
+mod learned_note;
 mod local;
 mod log_end;
 mod monitor_address;

@@ -123,6 +123,23 @@ fn request_to_a_follower_goes_to_the_leader_that_it_reports() {
         );
         ask(&management, 5000).await.unwrap();
         assert_eq!(counts(&members), [1, 0, 2], "the leader is asked first from now on");
+        assert_eq!(management.first_answer(), Some(follower.address.as_str()));
+    })
+    .unwrap();
+}
+
+#[test]
+fn first_answer_is_the_address_after_a_dead_one() {
+    block_on(async {
+        let secrets = Secrets::generate();
+        let leader = member(&secrets, Role::Leader);
+        let mut dead = member(&secrets, Role::Leader);
+        // Nothing listens on port 0, so the kernel refuses the connection.
+        dead.address = "127.0.0.1:0".into();
+        let management = management(&secrets, &[&dead, &leader]);
+        assert_eq!(management.first_answer(), None);
+        ask(&management, 5000).await.unwrap();
+        assert_eq!(management.first_answer(), Some(leader.address.as_str()));
     })
     .unwrap();
 }

@@ -22,7 +22,7 @@ use skep_types::{
 use skep_wire::Request;
 use skep_wire::consensus::leader_addresses;
 use skep_wire::senders::Sender;
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,6 +38,8 @@ pub struct Management {
     /// The cell with the cluster map and the node's id; `None` before the node has registered.
     cell: RefCell<Option<Arc<MapCell>>>,
     connection: RefCell<Option<OpenConnection>>,
+    /// The address of the member that has accepted the first connection of this handle.
+    first_answer: OnceCell<String>,
     /// Random id of this handle, which identifies the sender of a request.
     sender_number: u64,
     /// Id of the last request.
@@ -82,6 +84,7 @@ impl Management {
             order: RefCell::default(),
             cell: RefCell::default(),
             connection: RefCell::default(),
+            first_answer: OnceCell::new(),
             // Zero would mean that a request has no id, so the random number is at least one.
             sender_number: skep_env::random_u64().max(1),
             last_request: Cell::new(0),
@@ -112,6 +115,13 @@ impl Management {
             secrets: self.identity.secrets.clone(),
             addresses: self.addresses.clone(),
         }
+    }
+
+    /// Returns the address of the member that has accepted the first connection of this handle. If
+    /// this member is not the leader, the requests go to another member. `None` means that no
+    /// member has accepted a connection yet.
+    pub fn first_answer(&self) -> Option<&str> {
+        self.first_answer.get().map(String::as_str)
     }
 
     /// Returns the id of a new request. All attempts to send the request have this id, so
@@ -360,6 +370,7 @@ impl Management {
             _ => error.within("management"),
         })?;
         self.order.borrow_mut().note_answer(&address);
+        self.first_answer.get_or_init(|| address.clone());
         Ok((connection, address))
     }
 
