@@ -98,6 +98,31 @@ fn may_be_cut_off(silent: usize, all: usize) -> bool {
     silent * 4 > all && (silent > 1 || silent == all)
 }
 
+/// Whether so many clients are silent that the network of the target has probably failed. One or
+/// two silent clients have more likely failed themselves.
+fn is_many(silent: usize) -> bool {
+    silent > 2
+}
+
+/// Returns the log line about `silent` clients of `all` clients that have not renewed their
+/// sessions.
+fn silence_line(own: TargetId, silent: usize, all: usize) -> String {
+    let cause = match is_many(silent) {
+        true => {
+            "perhaps because the network of this host has failed; management does not evict \
+             clients whose heartbeats it receives; check this network"
+        }
+        false => {
+            "because they have failed or cannot reach this target; management evicts them, unless \
+             it receives their heartbeats"
+        }
+    };
+    format!(
+        "target {own}: {silent} of {all} clients have not renewed their sessions for the time of a \
+         lease, {cause}"
+    )
+}
+
 pub(crate) type Slot = (SessionId, u32);
 
 fn milliseconds(number: u32) -> Duration {
@@ -153,12 +178,10 @@ impl Sessions {
         let silent = all.len() - heard.len();
         let is_cut_off = may_be_cut_off(silent, all.len());
         if is_cut_off && !self.is_cut_off {
-            tracing::warn!(
-                "target {own}: {silent} of {} clients have not renewed their sessions for the time \
-                 of a lease, perhaps because the network of this host has failed; management does \
-                 not evict clients whose heartbeats it receives; check this network",
-                all.len()
-            );
+            match is_many(silent) {
+                true => tracing::warn!("{}", silence_line(own, silent, all.len())),
+                false => tracing::info!("{}", silence_line(own, silent, all.len())),
+            }
         }
         self.is_cut_off = is_cut_off;
         for session in self.all.values_mut() {
@@ -324,4 +347,18 @@ fn evicted(session: SessionId) -> Error {
          lease"
     );
     Error::new(ErrorCode::Evicted, what)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn line_about_few_silent_clients_does_not_blame_the_target() {
+        let own = TargetId::new(2);
+        let line = silence_line(own, 1, 1);
+        assert!(line.starts_with("target t2: 1 of 1 clients have not renewed"), "{line}");
+        assert!(!line.contains("network of this host"), "{line}");
+        assert!(silence_line(own, 7, 9).contains("check this network"));
+    }
 }
