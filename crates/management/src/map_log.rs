@@ -232,8 +232,9 @@ pub(crate) fn loss_line(before: &ClusterMap, change: &GroupChange) -> Line {
         _ => "gets the records that it lacks, if any, from the primary",
     };
     let text = format!(
-        "each member of group {} reports that it may lack log records, as after a restore of \
-         management or a power loss; the group continues with the longest log: target {target} \
+        "each member of group {} reports that it may lack log records. After a restore of \
+         management this is the expected course, and nothing is lost; after a power loss of all \
+         members, changes may be lost. The group continues with the longest log: target {target} \
          {role}",
         change.group
     );
@@ -362,9 +363,10 @@ fn stopping_line(map: &ClusterMap, target: TargetId, name: &str) -> Line {
 pub(crate) fn lost_line(map: &ClusterMap, target: TargetId) -> Line {
     let path = map.target(target).map_or("", |it| &it.path);
     let text = format!(
-        "target {} in {path} was marked as lost by an administrator, perhaps before a restore of \
-         management: files lose their bytes on this target, and programs that read these bytes get \
-         EIO; `skep target files --paths {}` lists the files",
+        "target {} in {path} is now marked as lost, at the request of an administrator, or of a \
+         server that has seen the mark before a restore of management: files lose their bytes on \
+         this target, and programs that read these bytes get EIO; `skep target files --paths {}` \
+         lists the files",
         named(map, target),
         target.raw()
     );

@@ -233,7 +233,7 @@ fn only_an_unexpected_target_failure_is_logged_as_a_warning() {
 fn loss_of_a_target_is_logged_with_the_way_to_list_its_files() {
     let Line(level, text) = lost_line(&cluster(), TargetId::new(7));
     assert_eq!(level, Level::Error);
-    assert!(text.starts_with("target t7 (storage-1) in /disk7 was marked as lost"), "{text}");
+    assert!(text.starts_with("target t7 (storage-1) in /disk7 is now marked as lost"), "{text}");
     assert!(text.contains("`skep target files --paths 7` lists the files"), "{text}");
 }
 
@@ -323,4 +323,19 @@ fn lines_about_a_restored_group_name_group_members_and_remedy() {
     }
     let empty = waiting_group_line(&map, group, &BTreeSet::new());
     assert!(empty.1.contains("no member has a complete copy"), "{empty:?}");
+}
+
+#[test]
+fn line_about_missing_records_explains_a_restore() {
+    let change = GroupChange {
+        group: GroupId::new(5),
+        epoch: Epoch::new(9),
+        change: MemberChange::TakeOver,
+        target: TargetId::new(2),
+    };
+    let Line(level, text) = loss_line(&cluster(), &change);
+    assert_eq!(level, Level::Warn);
+    assert!(text.starts_with("each member of group g5 reports that it may lack"), "{text}");
+    assert!(text.contains("After a restore of management this is the expected"), "{text}");
+    assert!(text.ends_with("becomes the primary"), "{text}");
 }
