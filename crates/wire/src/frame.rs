@@ -350,7 +350,7 @@ mod tests {
         assert_eq!(parse(&bytes).unwrap().0.times(), Some(times));
         // Only a reply may contain times.
         let error = parse(&request.frame(&0_u8, 0)).unwrap_err();
-        assert!(error.to_string().contains("flag of replies"), "{error}");
+        assert!(error.to_string().contains("flag for times of replies"), "{error}");
     }
 
     #[test]

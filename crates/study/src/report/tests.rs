@@ -246,7 +246,7 @@ fn report_names_a_data_size_at_which_bandwidth_drops() {
     let report = of_factors(sizes, &of);
     let text = &about(&report, "data-size")[0].text;
     assert!(text.starts_with("From data-size 64MiB on"), "{text}");
-    assert!(text.contains("but with 256MiB it is 3"), "{text}");
+    assert!(text.contains("but with 256MiB, bandwidth is at least 3"), "{text}");
     // A slow value at an end of the list has only one neighbour, so it is not a dip.
     let of = |it: &Settings| if it.data_bytes <= 64 << 20 { 50.0 } else { 80.0 };
     let report = of_factors(sizes, &of);
