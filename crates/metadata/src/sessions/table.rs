@@ -98,8 +98,8 @@ fn may_be_cut_off(silent: usize, all: usize) -> bool {
     silent * 4 > all && (silent > 1 || silent == all)
 }
 
-/// Whether so many clients are silent that the network of the target has probably failed. One or
-/// two silent clients have more likely failed themselves.
+/// Whether three or more clients are silent. Then the network of the target has probably failed.
+/// One or two silent clients have more likely failed themselves.
 fn is_many(silent: usize) -> bool {
     silent > 2
 }
