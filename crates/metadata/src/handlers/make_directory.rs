@@ -26,7 +26,7 @@ pub(crate) fn run<E: Engine>(
         return Err(ErrorCode::Exists.into());
     }
     context.check_free_space()?;
-    let group = choose_group(context, &directory, &request.name);
+    let group = choose_group(context, &directory, &request.name)?;
     // The other group does not have the parent directory, so this target computes the inherited
     // attributes.
     let kind = FileKind::Directory;
@@ -82,13 +82,20 @@ fn choose_group<E: Engine>(
     context: &Context<'_, E>,
     directory: &InodeRecord,
     name: &[u8],
-) -> GroupId {
+) -> Result<GroupId, Stop> {
     let shared = &context.shared;
+    // The replay after a power loss must create the same inode again. Only the group of this inode
+    // can do so, even if the cluster map does not show this group as one of the fittest.
+    if let Some(first) = context.op.first_reply.as_ref().filter(|it| it.created)
+        && context.is_local(first.inode)?
+    {
+        return Ok(shared.group);
+    }
     let parent = directory.attributes.inode;
     let spreads =
         parent == InodeId::ROOT || directory.attributes.links > shared.limits.spread_subdirectories;
     let hash = name_cursor(shared.map.cluster, parent, name) / skep_format::metadata::ORDINALS;
-    choose(shared.group, &shared.placement.groups_for_directories, spreads, hash)
+    Ok(choose(shared.group, &shared.placement.groups_for_directories, spreads, hash))
 }
 
 /// Returns the group of a new directory. `fittest` are the fittest groups for new directories, and

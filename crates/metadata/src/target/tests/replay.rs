@@ -110,6 +110,31 @@ fn changes_of_two_clients_are_replayed_in_original_order() {
     assert_eq!(story.lookup(directory, "f").unwrap().inode, inode);
 }
 
+/// Hole H243 in `docs/tests/holes.md`. For some time after a power loss, the cluster map shows this
+/// target as offline, and another metadata group as fitter for new directories.
+#[test]
+fn replayed_directory_keeps_its_group_and_inode() {
+    let mut story = Story::begin();
+    let durable = story.log.len();
+    let new = md::NewInode { permissions: 0o700, umask: 0, uid: 0, gid: 0 };
+    let make = md::MakeDirectory { directory: InodeId::ROOT, name: b"d"[..].into(), new };
+    let directory = story.ask(1, 1, (0, 1), &make).unwrap().entry.inode;
+    story.lose_power_and_await_replay(durable);
+    let mut map = map();
+    let (other, shard) = (GroupId::new(3), ShardId::new(u16::MAX));
+    map.targets.push(Target { id: TargetId::new(3), ..map.targets[0].clone() });
+    map.groups.push(Group::of_one(other, TargetKind::Metadata, TargetId::new(3)));
+    map.shards[0].last = ShardId::new(u16::MAX - 1);
+    map.shards.push(ShardRange { first: shard, last: shard, group: other });
+    map.targets[0].reachability = Reachability::Offline;
+    map.version = MapVersion::new(2);
+    story.happens(Event::Map(map.into()));
+    story.end_replay(2);
+    story.ask(1, 1, (REPLAY_SLOT, 1), &create_again(1, &make, directory)).unwrap();
+    story.end_replay(1);
+    assert_eq!(story.lookup(InodeId::ROOT, "d").unwrap().inode, directory);
+}
+
 #[test]
 fn replay_with_a_different_outcome_is_refused() {
     let mut story = Story::begin();
