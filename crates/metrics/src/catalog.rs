@@ -211,7 +211,7 @@ definitions! {
     /// Regions of a storage target with data that is not on the disk yet.
     UNSYNCED_REGIONS = Definition::gauge("skep_storage_unsynced_regions", Unit::Count, TARGET,
         "Regions of 2 MiB of chunk files that have changed since the target last synced them to \
-         the disk. A power loss may lose these changes. Updated twice a second.");
+         the disk. A power loss may lose these changes. Not updated during a clean-up.");
     /// Chunk files in the quarantine of a storage target.
     QUARANTINED_FILES = Definition::gauge("skep_storage_quarantined_files", Unit::Count, TARGET,
         "Chunk files without an inode that the clean-up has moved to the quarantine and not yet \

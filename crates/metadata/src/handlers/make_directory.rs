@@ -4,8 +4,8 @@
 //! By default, the group of the parent also serves the new directory, so that one local transaction
 //! creates it. But the target spreads directories in the root, and in a parent with many
 //! subdirectories, evenly over the fittest metadata groups. A hash of the name chooses the group
-//! ([`skep_cluster::placement::fittest_metadata_groups`]). If the group of the parent is not one of
-//! the fittest, for example because its disk is almost full, all its new directories are spread.
+//! ([`skep_cluster::placement::fittest_metadata_groups`]). If the disk of the parent's group has
+//! little free space, all new directories are spread.
 
 use crate::engine::Engine;
 use crate::namespace::names::check_name;
@@ -13,6 +13,7 @@ use crate::tx::context::Context;
 use crate::tx::operation::Stop;
 use crate::tx::steps;
 use skep_format::metadata::{InodeRecord, StagedEntry, name_cursor};
+use skep_types::map::CapacityPool;
 use skep_types::{Error, ErrorCode, FileKind, GroupId, InodeId};
 use skep_wire::metadata::{EntryReply, MakeDirectory, NewEntryReply, NewInode, Step};
 
@@ -92,8 +93,11 @@ fn choose_group<E: Engine>(
         return Ok(shared.group);
     }
     let parent = directory.attributes.inode;
-    let spreads =
-        parent == InodeId::ROOT || directory.attributes.links > shared.limits.spread_subdirectories;
+    // This target serves, even if the map shows it as unreachable, as just after its start.
+    let primary = shared.map.primary(shared.group);
+    let has_space = primary.is_none_or(|it| it.capacity_pool == CapacityPool::Normal);
+    let is_wide = directory.attributes.links > shared.limits.spread_subdirectories;
+    let spreads = parent == InodeId::ROOT || is_wide || !has_space;
     let hash = name_cursor(shared.map.cluster, parent, name) / skep_format::metadata::ORDINALS;
     Ok(choose(shared.group, &shared.placement.groups_for_directories, spreads, hash))
 }
@@ -101,7 +105,7 @@ fn choose_group<E: Engine>(
 /// Returns the group of a new directory. `fittest` are the fittest groups for new directories, and
 /// `hash` is the hash of the name.
 fn choose(own: GroupId, fittest: &[GroupId], spreads: bool, hash: u64) -> GroupId {
-    if fittest.is_empty() || (!spreads && fittest.contains(&own)) {
+    if fittest.is_empty() || !spreads {
         return own;
     }
     fittest[(hash % fittest.len() as u64) as usize]
@@ -126,11 +130,6 @@ mod tests {
     #[test]
     fn directories_are_spread_over_the_fittest_groups() {
         assert_eq!(chosen(&[1, 2, 3], true), [1, 2, 3, 1, 2, 3]);
-        assert_eq!(chosen(&[2, 3], true), [2, 3, 2, 3, 2, 3]);
-    }
-
-    #[test]
-    fn new_directories_are_not_placed_on_an_unfit_group() {
-        assert_eq!(chosen(&[2, 3], false), [2, 3, 2, 3, 2, 3]);
+        assert_eq!(chosen(&[2, 3], true), [2, 3, 2, 3, 2, 3], "the own group is not fit");
     }
 }

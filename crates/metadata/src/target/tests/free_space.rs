@@ -143,3 +143,26 @@ fn target_on_a_full_disk_refuses_only_prepares_that_add_data() {
     let decide = md::Decide { transaction: drop.transaction, commit: true };
     story.ask(1, 0, (0, 0), &decide).unwrap();
 }
+
+#[test]
+fn directories_leave_a_group_whose_disk_has_little_space() {
+    let mut story = Story::begin();
+    let make = |directory, name: &str| md::MakeDirectory {
+        directory,
+        name: name.as_bytes().into(),
+        new: NEW,
+    };
+    let parent = story.ask(1, 1, (0, 1), &make(InodeId::ROOT, "d")).unwrap().entry.inode;
+    let mut map = map();
+    let (other, shard) = (GroupId::new(3), ShardId::new(u16::MAX));
+    map.targets.push(Target { id: TargetId::new(3), ..map.targets[0].clone() });
+    map.groups.push(Group::of_one(other, TargetKind::Metadata, TargetId::new(3)));
+    map.shards[0].last = ShardId::new(u16::MAX - 1);
+    map.shards.push(ShardRange { first: shard, last: shard, group: other });
+    map.targets[0].capacity_pool = CapacityPool::Low;
+    map.version = MapVersion::new(2);
+    story.happens(Event::Map(map.into()));
+    story.send(1, 1, (0, 2), &make(parent, "e"));
+    let request = &story.calls.last().unwrap().1;
+    assert_eq!((request.group, request.message), (other, md::Prepare::ID));
+}
