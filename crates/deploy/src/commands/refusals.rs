@@ -44,14 +44,13 @@ impl Run<'_> {
                 false => Err(removal::unknown_uses(host)),
             };
         };
-        let targets = removal::storage_targets(cluster, host);
-        let output = match targets.is_empty() {
-            true => String::new(),
-            false => {
-                let acting = plan::acting(self.deployment, &survey.facts);
-                Ssh::new(self.deployment).observe(acting, &removal::script(&targets))?.text
-            }
-        };
+        let acting = plan::acting(self.deployment, &survey.facts);
+        let ssh = Ssh::new(self.deployment);
+        let mut output = String::new();
+        // Each target is checked in a session of its own, because a session has a time limit.
+        for target in removal::storage_targets(cluster, host) {
+            output.push_str(&ssh.observe(acting, &removal::script(&[target]))?.text);
+        }
         removal::refuse_used(cluster, host, &output)
     }
 
