@@ -93,5 +93,8 @@ holder=
 record skep-config-set 'skep config set chunk-size 1MiB'
 record skep-down 'skep down'
 cd /
-umount /mnt /srv
+umount /mnt
+umount /srv
+# From here on, /srv is the directory of the host, and `skep down` would stop a cluster there.
+trap 'rm -r "$work"' EXIT
 cp "$work"/output/*.txt "$output/"
