@@ -89,10 +89,11 @@ const MAX_NOTED_EVICTIONS: usize = 5;
 /// The names of the checks that the command omits while management does not answer, with the
 /// reason.
 const WITHOUT_MANAGEMENT: &str =
-    "waiting requests, balances and backups, since management does not answer";
+    "waiting requests, transactions, balances and backups, since management does not answer";
 /// The same, if this host has no cluster map either.
-const WITHOUT_MAP: &str = "waiting requests, causes of slowness, balances and backups, since \
-                           management does not answer, and this host has no cluster map";
+const WITHOUT_MAP: &str = "waiting requests, transactions, causes of slowness, balances and \
+                           backups, since management does not answer, and this host has no cluster \
+                           map";
 
 pub(crate) fn run(args: CheckArgs) -> Result<ExitCode> {
     let (access, monitor) = (args.query.access(None)?, args.monitor);
