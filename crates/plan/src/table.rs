@@ -178,7 +178,14 @@ impl Row<'_> {
     fn count(&self, cell: &Cell) -> Result<u32> {
         let number = self.number(cell)?;
         let number = number.filter(|it| (1.0..=1e6).contains(it) && it.fract() == 0.0);
-        let missing = || invalid(format!("line {}: expected a whole number from 1", self.line));
+        let missing = || {
+            let place = match cell {
+                Cell::Number(number) => format!("count {number} in the description"),
+                Cell::Column(column) => format!("count in column '{column}'"),
+            };
+            let expected = "expected a whole number from 1 to 1000000";
+            invalid(format!("line {}: invalid {place}: {expected}", self.line))
+        };
         number.map(|it| it as u32).ok_or_else(missing)
     }
 }
@@ -336,7 +343,7 @@ mod tests {
         assert_eq!(read(good).unwrap()[0].points.len(), 1);
         for (csv, expected) in [
             ("system,clients,write_mb_s\noption1,x,1\n", "line 2: invalid clients 'x'"),
-            ("system,clients,write_mb_s\noption1,,1\n", "line 2: expected a whole number"),
+            ("system,clients,write_mb_s\noption1,,1\n", "line 2: invalid count in column"),
             ("system,write_mb_s\noption1,1\n", "no column 'clients'"),
             ("system,clients,write_mb_s\noption9,2,1\n", "no row of the table has a rate"),
             ("", "no row of the table has a rate"),

@@ -161,7 +161,11 @@ impl<T> FairQueue<T> {
             let Waiting { entries, deficit } = &self.clients[&key(*client)];
             let (cost, _) = entries.front().expect("a client in the ring has entries");
             let is_visited = at == 0 && self.is_visiting;
-            assert!(is_visited || deficit < cost, "{client} keeps {deficit} after its visit");
+            assert!(
+                is_visited || deficit < cost,
+                "outside its visit, client {client} has a deficit of {deficit}, which is not less \
+                 than the cost {cost} of its first entry"
+            );
         }
     }
 }

@@ -56,7 +56,7 @@ mod tests {
         assert_eq!(
             transfers.count(other, ms(380), ms(390)),
             ms(10),
-            "the client uses another link"
+            "the meter counts the times of two clients separately"
         );
         assert_eq!(transfers.count(one, ms(500), ms(520)), ms(20), "a pause does not count");
         assert_eq!(transfers.count(one, ms(505), ms(515)), ms(0));

@@ -206,8 +206,8 @@ fn reference() -> String {
             line.id, line.name, line.reply, line.service
         );
     }
-    page +=
-        "\nA request that modifies runs in a slot of a session, exactly once. Version of all: 1.\n";
+    page += "\nIf the column *modifies* is `yes`, the target executes the request in a slot of a \
+             session, exactly once.\nThe layout of each message has version 1.\n";
     CATALOG.iter().for_each(|line| message(&mut page, line));
     page += "\n## Replies\n";
     let mut replies: Vec<&Message> = CATALOG.iter().collect();

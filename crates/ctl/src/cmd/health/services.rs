@@ -427,7 +427,7 @@ mod tests {
             assert!(problem.remedy.contains(words), "{}", problem.remedy);
             let explained: Vec<_> = found.explained.iter().map(|it| it.raw()).collect();
             assert_eq!(explained, [30, 31]);
-            assert_eq!(found.unserved.len(), 2, "no other problem names them");
+            assert_eq!(found.unserved.len(), 2, "no service serves the two targets");
         }
     }
 

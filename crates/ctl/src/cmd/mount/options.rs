@@ -91,7 +91,7 @@ fn refused(what: String) -> Error {
 
 /// Returns the parsed value of an option. An error names the option.
 fn parsed<T>(option: &str, value: Result<T, String>) -> Result<T> {
-    value.map_err(|why| refused(format!("invalid mount option {option}: {why}")))
+    value.map_err(|why| refused(format!("invalid mount option '{option}': {why}")))
 }
 
 /// Parses lists of mount options. An option that `skep mount` also has as an argument is stored in
@@ -124,7 +124,7 @@ pub(crate) fn read(lists: &[String], is_sloppy: bool, args: &mut MountArgs) -> R
             ("metrics", address) => {
                 let address = metrics_address(address);
                 let address = address
-                    .map_err(|why| refused(format!("invalid mount option {option}: {why}")))?;
+                    .map_err(|why| refused(format!("invalid mount option '{option}': {why}")))?;
                 args.metrics = Some(address);
             }
             ("remount", "") => options.is_remount = true,
@@ -138,8 +138,7 @@ pub(crate) fn read(lists: &[String], is_sloppy: bool, args: &mut MountArgs) -> R
             }
             ("transport", name) if !name.is_empty() => name.clone_into(&mut args.transport),
             ("log", filter) => {
-                let checked = skep_service::logging::check(filter);
-                checked.map_err(|why| refused(format!("invalid mount option log: {why}")))?;
+                parsed(option, skep_service::logging::check(filter))?;
                 filter.clone_into(&mut args.log);
             }
             ("log_file", file) if !file.is_empty() => args.log_file = Some(file.into()),
@@ -324,7 +323,7 @@ mod tests {
         assert_eq!(args.retry, Some(Retry::Forever));
         let error = read(&["retry=soon".to_owned()], true, &mut args).unwrap_err();
         assert!(
-            error.to_string().contains("option retry=soon: expected a number of seconds"),
+            error.to_string().contains("option 'retry=soon': expected a number of seconds"),
             "{error}"
         );
     }
@@ -336,7 +335,7 @@ mod tests {
         assert_eq!(args.job_variables, "LSB_JOBID:MY_JOB".parse().ok());
         for wrong in ["job_variables", "job_variables=", "job_variables=A:B-C"] {
             let error = read(&[wrong.to_owned()], true, &mut args).unwrap_err();
-            let text = format!("option {wrong}: invalid name of an environment variable");
+            let text = format!("option '{wrong}': invalid name of an environment variable");
             assert!(error.to_string().contains(&text), "{error}");
         }
     }
@@ -376,7 +375,7 @@ mod tests {
         assert!(read("log_limit=many").is_err());
         assert!(read("transport=").is_err());
         let wrong = read("log=loud").unwrap_err();
-        assert!(wrong.context().contains("unknown level 'loud'"), "{wrong}");
+        assert!(wrong.context().contains("option 'log=loud': 'loud': unknown level"), "{wrong}");
     }
 
     #[test]
