@@ -30,7 +30,7 @@ pub fn piece(index: u64, len: u64) -> Range<u64> {
     start..len.min(start + PIECE)
 }
 
-/// The version of a source's contents, as far as its attributes show it.
+/// Version of the contents of a source: the attributes that change if the contents change.
 ///
 /// No program can set `ctime`, the time of the last change of the attributes. For this reason, two
 /// equal versions have the same bytes, unless a program writes twice within one tick of the file

@@ -319,8 +319,8 @@ fn only_an_administrator_evicts_a_client_that_sends_heartbeats() {
             admin.call(&request, PATIENCE).await.unwrap();
             assert_eq!(has_client().await, unless_heard);
         }
-        // If a client has sent no heartbeat for a lease, management removes it even with
-        // `unless_heard`.
+        // If a client has sent no heartbeat for the duration of a lease, management removes the
+        // client even if `unless_heard` is set.
         let policy = Policy { lease_ms: 200, heartbeat_ms: 20, ..Policy::default() };
         admin.call(&SetPolicy { policy }, PATIENCE).await.unwrap();
         let silent = join_client(&token).await.node();

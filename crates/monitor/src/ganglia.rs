@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn ganglia_document_is_valid_xml_without_a_cluster_map() {
+    fn document_is_valid_xml_if_the_monitor_has_no_cluster_map() {
         let text = document((&Frame::default(), &Round::new()), None, 1_800_000_007_000);
         let xml = roxmltree::Document::parse(&text).unwrap();
         assert!(xml.descendants().any(|it| it.has_tag_name("CLUSTER")));

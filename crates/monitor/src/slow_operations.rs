@@ -177,7 +177,7 @@ pub(crate) mod tests {
 
     #[test]
     #[should_panic(expected = "operation 7 ended at most 600s ago")]
-    fn operation_that_ended_long_ago_violates_an_invariant() {
+    fn check_panics_if_the_book_has_an_operation_that_is_too_old() {
         let mut book = SlowOperationBook::default();
         book.operations.insert(7, vec![record(7, NOW_US, 5_000)]);
         book.check_invariants(NOW_US + 1);

@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn old_files_and_files_over_the_limit_are_removed() {
+    fn tier_removes_expired_and_surplus_files_except_the_newest() {
         let directory = tempfile::tempdir().unwrap();
         let mut tier = Tier::open(directory.path(), FORM).unwrap();
         add(&mut tier, 100..200);

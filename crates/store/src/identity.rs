@@ -444,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn open_refuses_blank_and_mismatched_directories() {
+    fn open_refuses_a_directory_without_the_expected_identity() {
         let dir = tempfile::tempdir().unwrap();
         let blank = message(open(dir.path(), 1));
         let order = ["mount the disk", "--init"].map(|way_out| blank.find(way_out).unwrap());

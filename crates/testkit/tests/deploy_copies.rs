@@ -198,8 +198,8 @@ fn upgrade_waits_until_a_member_has_its_copy_of_metadata() {
     management_grows_and_moves(&mut site, &format!("{base}{second}"));
 }
 
-/// Gives a running cluster with one management node two further nodes, and then moves one node to
-/// the client `c1`. `hosts` describes the hosts `m1`, `s1`, `c1` and `a2`.
+/// Adds two management nodes to a running cluster that has one management node. Then moves one of
+/// the new nodes to the host `c1`. `hosts` describes the hosts `m1`, `s1`, `c1` and `a2`.
 fn management_grows_and_moves(site: &mut DeploySite, hosts: &str) {
     let settings = "copies = 2\n";
     let with = |text: &str, role: &str| {

@@ -1,6 +1,6 @@
 //! Runs the commands of the tutorials unchanged. The tutorials for a laptop and for users run on a
-//! single host, the tutorial for users as a user without the token. The tutorial for a rack runs on
-//! several hosts, each with its own network, root directory and `sshd`.
+//! single host. An ordinary user without the join token runs the tutorial for users. The tutorial
+//! for a rack runs on several hosts, each with its own network, root directory and `sshd`.
 //!
 //! The tutorials about clouds and Slurm have no commands that a test could run. Instead,
 //! `templates.rs` executes the user data of the templates, and `ondemand.rs` executes the prolog

@@ -202,7 +202,8 @@ impl WriteGuard {
         Self(Arc::clone(&self.0))
     }
 
-    /// Records that a storage host of this incarnation acknowledged a piece of the write.
+    /// Records that a storage host acknowledged a piece of the write. `incarnation` is the
+    /// incarnation of the host that acknowledged the piece.
     pub fn piece_written(&self, key: ChunkFileKey, group: GroupId, incarnation: HostIncarnation) {
         self.0.with(|parts| {
             let number = parts.size.count_write();
@@ -210,8 +211,8 @@ impl WriteGuard {
         });
     }
 
-    /// Records that a storage host of this incarnation acknowledged a change after which the chunk
-    /// file may still not exist, such as the clearing of a range.
+    /// Records that a storage host with the incarnation `incarnation` acknowledged a change after
+    /// which the chunk file may still not exist, such as the clearing of a range.
     pub(crate) fn piece_changed(
         &self,
         key: ChunkFileKey,
@@ -224,8 +225,9 @@ impl WriteGuard {
         });
     }
 
-    /// Records that a storage host of this incarnation acknowledged a piece after it had synced the
-    /// chunk file. `start` is the state of the inode when the client sent the request.
+    /// Records that a storage host with the incarnation `incarnation` synced the chunk file and
+    /// then acknowledged a piece. `start` is the state of the inode when the client sent the
+    /// request.
     pub(crate) fn durable_piece_written(
         &self,
         key: ChunkFileKey,
@@ -325,9 +327,9 @@ impl TruncationClaim {
         is_begun.then(|| MoveGuard(Arc::clone(&self.0)))
     }
 
-    /// Records that a storage host of this incarnation acknowledged a copy of the inline bytes
-    /// after it had synced the chunk file. `start` is the state of the inode when the client sent
-    /// the request.
+    /// Records that a storage host with the incarnation `incarnation` synced the chunk file and
+    /// then acknowledged a copy of the inline bytes. `start` is the state of the inode when the
+    /// client sent the request.
     pub(crate) fn inline_copied(
         &self,
         key: ChunkFileKey,

@@ -1,4 +1,5 @@
-//! The steps of a plan. Each step has a text that plans and reports show.
+//! The steps of a plan. The `Display` implementation writes the text by which plans and reports
+//! show a step.
 
 use crate::hosts::{Disk, Place, Role};
 use std::fmt::{self, Display};

@@ -166,9 +166,9 @@ impl<E: Engine> MetadataTarget<E> {
         let is_early = reply.result.is_ok() && of_staged;
         let syncs_each = self.gates.syncs_each_reply() && !is_early;
         let safe = if syncs_each { held } else { after.unwrap_or_default() };
-        // No operation waits for the reply to a decision: it only lets the coordinator forget the
-        // transaction. A sync for the reply would delay the next `Prepare`, whose reply needs a
-        // sync too.
+        // No operation waits for the reply to a decision: the reply only lets the coordinator
+        // forget the transaction. A sync for the reply would delay the next `Prepare`, whose reply
+        // needs a sync too.
         let awaits_periodic_sync = !syncs_each && reply.request.message == Decide::ID;
         self.batch.replies.push((ReplyGate { held, safe, awaits_periodic_sync }, reply));
     }

@@ -161,7 +161,7 @@ mod tests {
         assert!(!starts.is_lost(&mark(2, 150)));
         assert!(starts.is_lost(&mark(2, 151)));
         assert!(!starts.is_lost(&mark(1, 100)) && !starts.is_lost(&mark(3, 151)));
-        // The change stays lost, however many records follow in the log.
+        // A lost change stays lost after a further start that begins with a higher LSN.
         starts.begin(Lsn::new(1000));
         assert!(starts.is_lost(&mark(2, 200)) && !starts.is_lost(&mark(3, 200)));
         // These inline marks have start numbers that the target does not have. Inline marks with

@@ -72,8 +72,9 @@ pub(super) fn attribute(record: &TraceRecord) -> BTreeMap<Place, Time> {
     times
 }
 
-/// Returns the share of each span in the time that the spans cover, in microseconds. Leaves out the
-/// time that one of the spans in `except` covers.
+/// Divides the time that the spans cover among the spans, and returns the part of each span in
+/// microseconds. Spans that cover the same time share this time equally. Leaves out the time that
+/// the spans in `except` cover.
 fn shares_of(spans: &[(u32, u32)], except: &[(u32, u32)]) -> Vec<f64> {
     let ends = spans.iter().chain(except).flat_map(|(begin, end)| [*begin, *end]);
     let mut moments: Vec<_> = ends.collect();

@@ -95,7 +95,7 @@ pub struct OpenRequests {
     pub ago_ns: u64,
 }
 
-/// The evidence of one target.
+/// Measurements of one target in a time span: times, traffic and numbers of requests.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TargetEvidence {
     /// Length of the time span.

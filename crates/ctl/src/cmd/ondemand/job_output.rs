@@ -36,8 +36,8 @@ use std::time::{Duration, Instant};
 /// Time between two reads of the record.
 const POLL: Duration = Duration::from_secs(1);
 /// Time without a new state after which a node stops waiting. The first node writes its progress
-/// every 10 s. Before the first node begins, Slurm may need minutes to end the last task and to
-/// begin the epilog of the first node.
+/// every 10 s. Before the first node begins the copy, Slurm may need minutes to end the last task
+/// and to begin the epilog of the first node.
 const SILENCE: Duration = STALL;
 /// Time for which the first node waits until all other nodes have read the final state. The epilogs
 /// of all nodes begin at about the same time.

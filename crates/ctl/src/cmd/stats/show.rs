@@ -220,7 +220,8 @@ fn sum_cells(sum: &Row, is_total: bool) -> Vec<String> {
     ]
 }
 
-/// Returns the name of the object for people: its name, or its id if the object has no name.
+/// Returns the text that names the object of a line in tables: its name, or its id if the object
+/// has no name. The text of a target contains its id and its name.
 pub(super) fn full_name(line: &Line, by: Division) -> String {
     let id = &line.id;
     match by {

@@ -332,7 +332,7 @@ fn only_the_group_with_the_higher_id_aborts_its_transaction() {
 
 /// The transaction locks resources of another group, so it must not wait for a failed coordinator.
 #[test]
-fn transaction_is_not_kept_for_a_failed_coordinator() {
+fn transaction_aborts_if_a_failed_coordinator_keeps_the_lock() {
     let mut story = begin_with_two_groups();
     assert!(!aborts_for(&mut story, 3));
     story.now += TRANSACTION_WAIT;

@@ -155,8 +155,9 @@ fn clients(experiment: &ExperimentReport) -> Option<Clients<'_>> {
 fn servers(experiment: &ExperimentReport) -> Option<Servers<'_>> {
     let others = |it: &&Factor| !matches!(it, Factor::Count | Factor::Chooser);
     let others: Vec<Factor> = experiment.varied.iter().filter(others).copied().collect();
-    // Use the combination of the other factors that gives the highest bandwidth. With other values,
-    // another part of the system may be the limit.
+    // Compare only groups that have the same values as the group with the highest bandwidth, in all
+    // factors except `Count` and `Chooser`. With other values of these factors, another part of
+    // the system may be the limit.
     let top = best(&experiment.groups.iter().collect::<Vec<_>>());
     let common = label(&top.settings, &others);
     let mut by_allocation: BTreeMap<MinMax, Vec<f64>> = BTreeMap::new();

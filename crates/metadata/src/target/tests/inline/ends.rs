@@ -200,7 +200,7 @@ fn is_awaited_by_an_open<R: Request>(story: &mut Story, end: &R, inode: InodeId)
 /// Without this wait, a power loss could revert the end and the open. The client that opened
 /// the file would then write its first bytes to storage, while readers look for inline bytes.
 #[test]
-fn open_waits_until_a_reported_inline_end_is_safe() {
+fn open_waits_until_the_end_of_an_inline_component_is_safe() {
     let begin = || {
         let mut story = Story::begin();
         let inode = story.inline_file();
