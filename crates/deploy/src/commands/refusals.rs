@@ -1,5 +1,5 @@
-//! Conditions under which `skep deploy` refuses to remove a host or a cluster: the host belongs to
-//! another cluster, the cluster needs the host, or the removal would delete data.
+//! `skep deploy` refuses to remove a host that belongs to another cluster, or that the cluster
+//! needs. It also refuses a removal that would delete data.
 //!
 //! The module `removal` asks management whether the cluster uses the targets of a host.
 

@@ -1,5 +1,5 @@
-//! The steps of a plan. The `Display` implementation writes the text by which plans and reports
-//! show a step.
+//! The steps of a plan. The `Display` implementation writes the text of a step, which is shown in
+//! the plan and in the report.
 
 use crate::hosts::{Disk, Place, Role};
 use std::fmt::{self, Display};

@@ -145,7 +145,7 @@ fn target_on_a_full_disk_refuses_only_prepares_that_add_data() {
 }
 
 #[test]
-fn directories_leave_a_group_whose_disk_has_little_space() {
+fn group_with_little_space_gets_no_new_directory() {
     let mut story = Story::begin();
     let make = |directory, name: &str| md::MakeDirectory {
         directory,
