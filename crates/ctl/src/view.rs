@@ -311,7 +311,7 @@ pub(crate) fn df(lines: &[TargetLine], heartbeat_ms: u32) -> String {
 fn note_of_accuracy(heartbeat_ms: u32) -> String {
     let seconds = 1 + u64::from(heartbeat_ms).saturating_mul(2).div_ceil(1000);
     format!(
-        "\nFree space is accurate to 1 % of the total, and about {seconds} s old. Data that \
+        "\nFree space is accurate to 1 % of the total, and about {seconds} s old.\nData that \
          clients have not sent yet counts as free.\n"
     )
 }
