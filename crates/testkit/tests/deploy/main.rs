@@ -115,6 +115,7 @@ fn cluster_is_deployed_extended_upgraded_and_destroyed() {
     site.deploy("remove c2 --program ~root/newer").expect_success();
     let c2 = site.host("c2").run("ls -d /mnt/skep /usr/bin/skep /etc/skep").expect_failure();
     assert_eq!(c2.matches("No such file").count(), 3, "{c2}");
+    check_removed_storage_host(&site);
     let refused = site.deploy("destroy").expect_failure();
     assert!(refused.contains("metadata on host m1 (/nvme0/skep)"), "{refused}");
     assert_eq!(site.host("c1").run("cat /mnt/skep/file").expect_success(), "kept\n");
@@ -129,7 +130,6 @@ fn cluster_is_deployed_extended_upgraded_and_destroyed() {
         assert!(refused.contains(found), "{found}: {refused}");
     }
     assert_eq!(site.host("c1").run("cat /mnt/skep/file").expect_success(), "kept\n");
-    check_removed_storage_host(&site);
     let destroyed = site.deploy("destroy --destroy-data").expect_success();
     println!("{destroyed}");
     site.expect_unchanged(&before);
